@@ -1,0 +1,70 @@
+"""What can be plugged in: name -> where its class is, what it needs, how to get that.
+
+A new framework, backend or lowering is one file and one row here. Standard library only, Python 3.6 upwards.
+"""
+
+import difflib
+import importlib
+from typing import Any, Dict, List, NamedTuple, Tuple
+
+from xframe.errors import Unavailable, UsageError
+
+
+class Row(NamedTuple):
+    """``where`` is ``module:Class``; ``needs`` the modules it imports; ``extra`` the pip extra that brings them."""
+
+    where: str
+    needs: Tuple[str, ...]
+    extra: str
+    aliases: Tuple[str, ...] = ()
+
+
+FRAMEWORKS: Dict[str, Row] = {
+    "pytorch": Row("xframe.frameworks.pytorch:PyTorch", ("torch", "onnxscript"), "torch", ("torch",)),
+    "tensorflow": Row("xframe.frameworks.tensorflow:TensorFlow", ("tensorflow", "tf2onnx"), "tensorflow", ("tf",)),
+    "jax": Row("xframe.frameworks.jax:Jax", ("jax",), "jax"),
+}
+
+BACKENDS: Dict[str, Row] = {
+    "ort": Row("xframe.backends.ort:OnnxRuntime", ("onnxruntime",), "ort", ("onnxruntime",)),
+    "tvm": Row("xframe.backends.tvm:Tvm", ("tvm",), "tvm"),
+}
+
+LOWERINGS: Dict[str, Row] = {
+    "gemm": Row("xframe.lowering.gemm:Gemm", ("tvm",), "tvm", ("im2col",)),
+    "direct": Row("xframe.lowering.direct:Direct", ("tvm",), "tvm"),
+    "winograd": Row("xframe.lowering.winograd:Winograd", ("tvm",), "tvm"),
+    "fft": Row("xframe.lowering.fft:Fft", ("tvm",), "tvm"),
+}
+
+
+def resolve(table: Dict[str, Row], name: str, what: str) -> str:
+    """The registered name for ``name`` or one of its aliases. Raises UsageError with the close names."""
+    for key, row in table.items():
+        if name.lower() == key or name.lower() in row.aliases:
+            return key
+    known: List[str] = [*table, *(a for row in table.values() for a in row.aliases)]
+    close = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
+    hint = "did you mean %s?" % " or ".join(close) if close else "there are: %s" % ", ".join(table)
+    raise UsageError("unknown %s %r: %s" % (what, name, hint))
+
+
+def load(table: Dict[str, Row], name: str) -> Any:
+    """An instance of the plugin registered as ``name``.
+
+    Raises
+    ------
+    Unavailable
+        A module that it needs is not installed; the message holds the exact pip line.
+    """
+    row = table[name]
+    for module in row.needs:
+        try:
+            importlib.import_module(module)
+        except ImportError as e:
+            raise Unavailable(
+                "%s needs the Python module %s, which does not import here (%s): pip install 'xframe-eval[%s]'"
+                % (name, module, e, row.extra)
+            ) from e
+    module, cls = row.where.split(":")
+    return getattr(importlib.import_module(module), cls)()
