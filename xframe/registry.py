@@ -27,14 +27,14 @@ FRAMEWORKS: Dict[str, Row] = {
 
 BACKENDS: Dict[str, Row] = {
     "ort": Row("xframe.backends.ort:OnnxRuntime", ("onnxruntime",), "ort", ("onnxruntime",)),
-    "tvm": Row("xframe.backends.tvm:Tvm", ("tvm",), "tvm"),
+    "tvm": Row("xframe.backends.tvm:Tvm", ("tvm_ffi",), "tvm"),
 }
 
 LOWERINGS: Dict[str, Row] = {
-    "gemm": Row("xframe.lowering.gemm:Gemm", ("tvm",), "tvm", ("im2col",)),
-    "direct": Row("xframe.lowering.direct:Direct", ("tvm",), "tvm"),
-    "winograd": Row("xframe.lowering.winograd:Winograd", ("tvm",), "tvm"),
-    "fft": Row("xframe.lowering.fft:Fft", ("tvm",), "tvm"),
+    "gemm": Row("xframe.lowering.gemm:Gemm", (), "tvm", ("im2col",)),
+    "direct": Row("xframe.lowering.direct:Direct", (), "tvm"),
+    "winograd": Row("xframe.lowering.winograd:Winograd", (), "tvm"),
+    "fft": Row("xframe.lowering.fft:Fft", (), "tvm"),
 }
 
 

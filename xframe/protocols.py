@@ -1,0 +1,68 @@
+"""The four contracts that plugins fulfil. They never time themselves, never print, and never import each other.
+
+Arrays cross these contracts as float32 numpy arrays; images are NCHW on the framework side ("canonical") and in the
+artifact's own declared layout on the backend side (the worker converts, outside any timed region).
+"""
+
+from typing import Any, List, Mapping, Optional, Sequence
+
+from xframe.types import Artifact, ConvSite, Device, Kernel, ModelSpec, Plan, Rounding, SiteRecord
+
+try:
+    from typing import Protocol
+except ImportError:  # Python 3.6 and 3.7 in the environment of an old framework
+    Protocol = object  # type: ignore[assignment]
+
+
+class Executable(Protocol):
+    """A compiled network. All copies happen in ``bind`` and ``fetch``; ``step`` runs the network and nothing else."""
+
+    sites: Sequence[SiteRecord]  # what was selected per convolution site; empty when it can't be asked
+    seconds: Mapping[str, float]  # one-off times of making it: "compile", "load", ...
+    environment: Mapping[str, Any]  # versions, threads and flags that matter for comparing
+    notes: Sequence[str]
+
+    def bind(self, feeds: List[Any]) -> None:
+        """Put the inputs where ``step`` reads them."""
+
+    def step(self) -> None:
+        """One forward pass; may return before it is done."""
+
+    def sync(self) -> None:
+        """Wait until ``step`` is done."""
+
+    def fetch(self) -> List[Any]:
+        """The outputs of the last step, as numpy arrays."""
+
+    def profile(self) -> List[Kernel]:
+        """One step with per-kernel times; empty when the runner can't tell. Never used for timing the whole."""
+
+    def close(self) -> None:
+        """Free what it holds."""
+
+
+class Framework(Protocol):
+    layout: str  # layout of the exported graph's input: "NCHW" or "NHWC"
+    version: str
+
+    def build(self, spec: ModelSpec, weights: Mapping[str, Any], device: str, batch: int, threads: int) -> Executable:
+        """The network built natively, inputs and outputs canonical."""
+
+    def export(self, spec: ModelSpec, weights: Mapping[str, Any], batch: int) -> Any:
+        """The network as an ``onnx.ModelProto`` with a fixed batch, made by the framework's own export route."""
+
+
+class Backend(Protocol):
+    version: str
+
+    def compile(self, artifact: Artifact, plan: Plan, device: str, threads: int) -> Executable:
+        """Raises Unsupported, Unavailable, NotHonoured or XframeError, each with a reason."""
+
+
+class Lowering(Protocol):
+    """One convolution algorithm. ``refuses`` and ``rounding`` must not import a compiler."""
+
+    name: str
+
+    def refuses(self, site: ConvSite, device: Device) -> Optional[str]:
+        """Why this algorithm can't do ``site`` on ``device``, in words; None when it can."""
