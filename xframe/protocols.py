@@ -6,7 +6,7 @@ artifact's own declared layout on the backend side (the worker converts, outside
 
 from typing import Any, List, Mapping, Optional, Sequence
 
-from xframe.types import Artifact, ConvSite, Device, Kernel, ModelSpec, Plan, Rounding, SiteRecord
+from xframe.types import Artifact, ConvSite, Device, Kernel, ModelSpec, Plan, SiteRecord
 
 try:
     from typing import Protocol

@@ -110,7 +110,7 @@ class ModelSpec:
 
 @dataclass(frozen=True)
 class ConvSite:
-    """One 2-D convolution as a workload: equal sites are the same problem, wherever they stand. The join key everywhere.
+    """One 2-D convolution as a workload, the join key everywhere: equal sites are the same problem.
 
     ``pads`` is (top, left, bottom, right); ``in_channels`` counts all groups.
     """
@@ -155,9 +155,13 @@ class ConvSite:
     @staticmethod
     def parse(key: str) -> "ConvSite":
         """The inverse of :attr:`key`. Raises ValueError on anything else."""
-        m = re.match(r"n(\d+)c(\d+)h(\d+)w(\d+)o(\d+)k(\d+)x(\d+)s(\d+)x(\d+)p([\d.]+)d(\d+)x(\d+)g(\d+)([a-z]\w+)$", key)
+        m = re.match(
+            r"n(\d+)c(\d+)h(\d+)w(\d+)o(\d+)k(\d+)x(\d+)s(\d+)x(\d+)p([\d.]+)d(\d+)x(\d+)g(\d+)([a-z]\w+)$", key
+        )
         if not m:
-            raise ValueError("not a convolution site: %r (an example: n1c64h27w27o192k5x5s1x1p2.2.2.2d1x1g1float32)" % key)
+            raise ValueError(
+                "not a convolution site: %r (an example: n1c64h27w27o192k5x5s1x1p2.2.2.2d1x1g1float32)" % key
+            )
         g = m.groups()
         n, c, h, w, o, kh, kw, sh, sw = map(int, g[:9])
         pads = tuple(map(int, g[9].split(".")))
@@ -193,7 +197,7 @@ class Artifact:
 
 @dataclass(frozen=True)
 class Device:
-    """A machine's compute device. ``slug`` names its folder under ``schedules/``. ``kind`` is ``"cpu"`` or ``"cuda"``."""
+    """A compute device. ``slug`` names its folder under ``schedules/``; ``kind`` is ``"cpu"`` or ``"cuda"``."""
 
     slug: str
     kind: str
@@ -236,8 +240,8 @@ class Rounding:
     """How an implementation of one site rounds, for the error bound (see ``xframe.equivalence.bounds``).
 
     ``length``: terms accumulated one after another into one output. ``growth``: factor by which the algorithm's
-    transforms enlarge the error of a plain sum. ``reach``: (rows, columns) of output pixels around an element whose data
-    share its rounding errors (tiled transforms), 0 for a plain sum.
+    transforms enlarge the error of a plain sum. ``reach``: (rows, columns) of output pixels around an element whose
+    data share its rounding errors (tiled transforms), 0 for a plain sum.
     """
 
     length: int
@@ -260,7 +264,7 @@ class SiteRecord:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel seen in a profiled pass. Seconds from the start of its pass; ``site`` when it belongs to a convolution."""
+    """One kernel seen in a profiled pass: seconds from its start; ``site`` when it belongs to a convolution."""
 
     name: str
     start: float
@@ -282,7 +286,7 @@ class Outcome(str, Enum):
 
 @dataclass(frozen=True)
 class Case:
-    """One thing to measure. ``runner`` is ``native`` or a backend; ``framework`` is None for an ONNX file of the user."""
+    """One thing to measure. ``runner``: ``native`` or a backend; ``framework``: None for a user's ONNX file."""
 
     model: str
     framework: Optional[str]
@@ -301,9 +305,9 @@ class Measurement:
     """The result of a case. ``rounds`` are raw seconds, one tuple per visit; statistics are derived, never stored.
 
     ``seconds``: one-off times by name (``import``, ``compile``, ``first``). ``error`` is the largest absolute deviation
-    from the float64 reference over all checked inputs, ``error_bound`` the bound at the element closest to its own bound
-    (so error / bound there is ``error_ratio``, below 1 in a verified row). ``peak_bytes`` is the worker's peak resident
-    memory.
+    from the float64 reference over all checked inputs; ``error_ratio`` the largest of deviation over its own element's
+    bound (below 1 in a verified row); ``error_bound`` the bound at that element. ``peak_bytes`` is the worker's peak
+    resident memory.
     """
 
     case: Case
@@ -321,7 +325,7 @@ class Measurement:
     notes: Tuple[str, ...] = ()
 
     def __post_init__(self):
-        if (self.outcome == Outcome.OK) != bool(self.rounds) and self.outcome in (Outcome.OK,):
+        if self.outcome == Outcome.OK and not self.samples:
             raise ValueError("an OK measurement needs samples: %r" % (self.case,))
         if self.outcome != Outcome.OK and not self.reason:
             raise ValueError("outcome %s needs a reason" % self.outcome.value)
