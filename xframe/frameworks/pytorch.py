@@ -1,0 +1,220 @@
+"""PyTorch: an eager NCHW ``nn.Module`` under ``inference_mode``; export through ``torch.onnx`` (dynamo)."""
+
+import logging
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx, nn
+from torch.nn import functional as F
+
+from xframe import zoo
+from xframe.errors import Unavailable
+from xframe.frameworks import common
+from xframe.types import Layer, ModelSpec
+
+
+class _Add(nn.Module):
+    def forward(self, *xs):
+        total = xs[0]
+        for x in xs[1:]:
+            total = total + x
+        return total
+
+
+class _Concat(nn.Module):
+    def forward(self, *xs):
+        return torch.cat(xs, 1)
+
+
+class _Padded(nn.Module):
+    """Explicit padding before a layer: torch's own is symmetric, and at most half a pooling window."""
+
+    def __init__(self, pads: tuple[int, ...], value: float, inner: nn.Module):
+        super().__init__()
+        self.pads, self.value, self.inner = (pads[1], pads[3], pads[0], pads[2]), value, inner
+
+    def forward(self, x):
+        return self.inner(F.pad(x, self.pads, value=self.value))
+
+
+class _Scaled(nn.Module):
+    """``inner`` times a constant map: an average over all of a window becomes one over its non-padding pixels."""
+
+    def __init__(self, inner: nn.Module, factor: np.ndarray):
+        super().__init__()
+        self.inner = inner
+        self.register_buffer("factor", torch.from_numpy(factor))
+
+    def forward(self, x):
+        return self.inner(x) * self.factor
+
+
+def _conv(item: Layer, shape: tuple[int, ...]) -> nn.Module:
+    top, left, bottom, right = item["pads"]
+    even = (top, left) == (bottom, right)
+    inner = nn.Conv2d(
+        shape[1], item["out"], item["kernel"], item["stride"], (top, left) if even else 0, item["dilation"],
+        item["groups"],
+        device="meta",
+    )  # fmt: skip
+    return inner if even else _Padded(item["pads"], 0.0, inner)
+
+
+def _fits(item: Layer) -> bool:
+    top, left, bottom, right = item["pads"]
+    return (top, left) == (bottom, right) and 2 * top <= item["kernel"][0] and 2 * left <= item["kernel"][1]
+
+
+def _maxpool(item: Layer, shape: tuple[int, ...]) -> nn.Module:
+    if _fits(item):
+        return nn.MaxPool2d(item["kernel"], item["stride"], item["pads"][:2])
+    return _Padded(item["pads"], float("-inf"), nn.MaxPool2d(item["kernel"], item["stride"]))
+
+
+def _avgpool(item: Layer, shape: tuple[int, ...]) -> nn.Module:
+    if _fits(item):
+        return nn.AvgPool2d(item["kernel"], item["stride"], item["pads"][:2], count_include_pad=False)
+    factor = np.float32(np.prod(item["kernel"])) / common.window_counts(item, shape[2:])  # type: ignore[arg-type]
+    return _Scaled(_Padded(item["pads"], 0.0, nn.AvgPool2d(item["kernel"], item["stride"])), factor)
+
+
+#: Op -> module, given the layer and the NCHW shape of its first input. torch's LRN divides alpha by the size, as ours.
+MODULES: dict[str, Callable[[Layer, tuple[int, ...]], nn.Module]] = {
+    "conv": _conv,
+    "fc": lambda item, shape: nn.Linear(shape[1], item["out"], device="meta"),
+    "batchnorm": lambda item, shape: nn.BatchNorm2d(shape[1], item["epsilon"]),
+    "relu": lambda item, shape: nn.ReLU(),
+    "maxpool": _maxpool,
+    "avgpool": _avgpool,
+    "lrn": lambda item, shape: nn.LocalResponseNorm(item["size"], item["alpha"], item["beta"], item["bias"]),
+    "dropout": lambda item, shape: nn.Dropout(item["rate"]),
+    "flatten": lambda item, shape: nn.Flatten(),
+    "add": lambda item, shape: _Add(),
+    "concat": lambda item, shape: _Concat(),
+    "softmax": lambda item, shape: nn.Softmax(1),
+}
+
+_PARAMETERS = {"weight": "weight", "bias": "bias", "scale": "weight", "shift": "bias", "mean": "running_mean",
+               "var": "running_var"}  # fmt: skip
+
+#: Layers whose output is theirs alone; the others may hand on, or look into, the tensor they were given.
+_FRESH = ("conv", "fc", "batchnorm", "maxpool", "avgpool", "lrn", "add", "concat", "softmax")
+
+
+def module(spec: ModelSpec, weights: Mapping[str, Any]) -> nn.Module:
+    """The network as an ``nn.Module`` in evaluation mode, input NCHW.
+
+    ``torch.fx`` writes its ``forward``: plain code that drops every value after its last use, as a hand-written one
+    does. ReLU works in place where that can't be seen elsewhere, as in torchvision.
+    """
+    values = common.checked(spec, weights)
+    shapes, sources = zoo.shapes(spec, 1), spec.sources()
+    ops = {item.name: item.op for item in spec.layers}
+    reads = [s for names in sources.values() for s in names]
+    graph = fx.Graph()
+    nodes = {"input": graph.placeholder("input")}
+    modules: dict[str, nn.Module] = {}
+    for item in spec.layers:
+        source = sources[item.name][0]
+        made = modules[item.name] = MODULES[item.op](item, shapes[source])
+        if isinstance(made, nn.ReLU):
+            made.inplace = ops.get(source) in _FRESH and reads.count(source) == 1
+        target = made.inner if isinstance(made, _Padded) else made
+        for part, attribute in _PARAMETERS.items():
+            if f"{item.name}.{part}" in values:
+                value = torch.tensor(values[f"{item.name}.{part}"])
+                setattr(target, attribute, value if attribute.startswith("running") else nn.Parameter(value))
+        nodes[item.name] = graph.call_module(item.name, tuple(nodes[s] for s in sources[item.name]))
+    graph.output(nodes[spec.layers[-1].name])
+    return fx.GraphModule(modules, graph, spec.name).eval().requires_grad_(False)
+
+
+class _Network(common.Network):
+    def __init__(self, spec: ModelSpec, weights: Mapping[str, Any], device: torch.device, batch: int, threads: int):
+        environment = {
+            "torch": torch.__version__,
+            "threads": threads,
+            "mkldnn": torch.backends.mkldnn.is_available(),
+            "matmul_precision": torch.get_float32_matmul_precision(),
+        }
+        if device.type == "cuda":
+            environment |= {
+                "gpu": torch.cuda.get_device_name(device),
+                "cuda": torch.version.cuda,
+                "cudnn": torch.backends.cudnn.version(),
+                "cudnn_benchmark": torch.backends.cudnn.benchmark,
+                "tf32": torch.backends.cudnn.allow_tf32 or torch.backends.cuda.matmul.allow_tf32,
+            }
+        super().__init__(spec, batch, environment)
+        self._device = device
+        self._module = module(spec, weights).to(device)
+
+    def bind(self, feeds: list[Any]) -> None:
+        self._x = torch.tensor(self.checked(feeds), device=self._device)
+
+    def step(self) -> None:
+        with torch.inference_mode():
+            self._y = self._module(self._x)
+
+    def sync(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+    def fetch(self) -> list[np.ndarray]:
+        return [self._y.cpu().numpy().copy()]
+
+
+class PyTorch:
+    """See :class:`xframe.protocols.Framework`."""
+
+    layout = "NCHW"
+    version = torch.__version__
+
+    def build(self, spec: ModelSpec, weights: Mapping[str, Any], device: str, batch: int, threads: int) -> _Network:
+        """The network in eager mode; float32 throughout, TF32 off.
+
+        Raises
+        ------
+        UsageError
+            The spec, the weights or the name of the device make no sense.
+        Unavailable
+            ``device`` is a GPU that torch does not see.
+        """
+        index = common.device_index(device)
+        seen = torch.cuda.device_count()
+        if index is not None and index >= seen:
+            raise Unavailable(
+                f"pytorch on {device}: torch {self.version} sees {seen} CUDA devices; use --device cpu, or install "
+                "a CUDA build of torch on a machine with a GPU"
+            )
+        torch.set_num_threads(threads)
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+        start = time.perf_counter()
+        network = _Network(spec, weights, torch.device("cpu" if index is None else f"cuda:{index}"), batch, threads)
+        network.seconds = {"build": time.perf_counter() - start}
+        return network
+
+    def export(self, spec: ModelSpec, weights: Mapping[str, Any], batch: int) -> Any:
+        """``onnx.ModelProto`` by ``torch.onnx.export(dynamo=True)``, input NCHW. Raises UsageError as ``build``."""
+        net = module(spec, weights)
+        x = torch.zeros(batch, *spec.input)
+        logger = logging.getLogger("torch.onnx")
+        level = logger.level
+        logger.setLevel(logging.ERROR)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # notes of the exporter on its own deprecated parts
+                program = torch.onnx.export(
+                    net, (x,), dynamo=True, input_names=["input"], output_names=["output"], verbose=False
+                )
+        finally:
+            logger.setLevel(level)
+        assert program is not None
+        model = program.model_proto
+        for item in [*model.graph.node, *model.graph.value_info]:
+            del item.metadata_props[:]  # stack traces, with the paths of this machine
+        return model

@@ -1,0 +1,205 @@
+"""The models: finding their specs, their shapes, and one set of weights and inputs for all frameworks.
+
+A model is one file ``<name>.py`` with a module-level ``SPEC``; there is no list to register it in.
+"""
+
+import difflib
+import hashlib
+import importlib.util
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+
+from xframe import files
+from xframe.errors import UsageError
+from xframe.types import Layer, ModelSpec
+
+#: Raised whenever :func:`weights` would make other numbers of the same spec, so that no old file is reused.
+RECIPE = 1
+
+BIAS_STD = 0.05
+
+
+def folders() -> list[Path]:
+    """Where models are looked for: ``$XFRAME_MODELS`` (``os.pathsep``-separated) first, then our own."""
+    package = Path(__file__).parent
+    own = [package.parent / "models", package / "data" / "models"]
+    given = [Path(p) for p in os.environ.get("XFRAME_MODELS", "").split(os.pathsep) if p]
+    return [*given, *[p for p in own if p.is_dir()][:1]]
+
+
+def _found() -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for folder in folders():
+        for path in sorted(folder.glob("[!_.]*.py")):
+            found.setdefault(path.stem, path)
+    return found
+
+
+def names() -> list[str]:
+    """The names of all models, sorted."""
+    return sorted(_found())
+
+
+def spec(name: str) -> ModelSpec:
+    """The spec of the model ``name``, its shapes checked.
+
+    Raises
+    ------
+    UsageError
+        There is no such model (the message holds close names), or its file has no usable ``SPEC``.
+    """
+    found = _found()
+    if name not in found:
+        close = difflib.get_close_matches(name.lower(), found, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"there are: {', '.join(sorted(found)) or 'none'}"
+        raise UsageError(f"unknown model {name!r}: {hint}")
+    path = found[name]
+    module_spec = importlib.util.spec_from_file_location(f"xframe_models.{name}", path)
+    assert module_spec is not None
+    assert module_spec.loader is not None
+    module = importlib.util.module_from_spec(module_spec)
+    try:
+        module_spec.loader.exec_module(module)
+        value = module.SPEC
+    except Exception as e:
+        raise UsageError(f"model {name}: {path} does not load ({type(e).__name__}: {e}); fix the file") from e
+    if not isinstance(value, ModelSpec) or value.name != name:
+        got = f"one named {value.name!r}" if isinstance(value, ModelSpec) else f"a {type(value).__name__}"
+        raise UsageError(f"model {name}: SPEC in {path} must be a ModelSpec named {name!r}; it is {got}")
+    shapes(value, 1)
+    return value
+
+
+def _window(item: Layer, shape: tuple[int, ...]) -> tuple[int, int]:
+    """Output (height, width) of a convolution or pooling over an NCHW shape; sizes round down."""
+    top, left, bottom, right = item["pads"]
+    dilation = item["dilation"] if item.op == "conv" else (1, 1)
+    if item.op != "conv" and any(p >= k for p, k in zip(item["pads"], item["kernel"] * 2, strict=True)):
+        raise ValueError(f"padding {item['pads']} must be smaller than the window {item['kernel']}")
+    out = []
+    for n, pad, k, s, d in zip(
+        shape[2:], (top + bottom, left + right), item["kernel"], item["stride"], dilation, strict=True
+    ):
+        if min(k, s, d) < 1 or min(item["pads"]) < 0:
+            raise ValueError("kernel, stride and dilation must be positive, and padding not negative")
+        if n + pad < d * (k - 1) + 1:
+            raise ValueError(f"the window of {d * (k - 1) + 1} does not fit in {n} with padding {pad}")
+        out.append((n + pad - d * (k - 1) - 1) // s + 1)
+    return out[0], out[1]
+
+
+def _shape(item: Layer, ins: list[tuple[int, ...]]) -> tuple[int, ...]:
+    """Output shape of one layer. Raises ValueError, in words, on a layer that makes no sense."""
+    first, rank = ins[0], len(ins[0])
+    if (len(ins) > 1) != (item.op in ("add", "concat")):
+        raise ValueError(
+            f"takes {'two inputs or more' if item.op in ('add', 'concat') else 'one input'}, got {len(ins)}"
+        )
+    if item.op in ("conv", "maxpool", "avgpool", "lrn", "batchnorm") and rank != 4:
+        raise ValueError(f"needs an image, got shape {first}")
+    if item.op == "conv":
+        if item["groups"] < 1 or first[1] % item["groups"] or item["out"] % item["groups"]:
+            raise ValueError(f"{item['groups']} groups do not divide {first[1]} or {item['out']} channels")
+        return (first[0], item["out"], *_window(item, first))
+    if item.op in ("maxpool", "avgpool"):
+        return (*first[:2], *_window(item, first))
+    if item.op == "fc":
+        if rank != 2:
+            raise ValueError(f"needs a flatten before it, got shape {first}")
+        return (first[0], item["out"])
+    if item.op == "flatten":
+        return (first[0], int(np.prod(first[1:])))
+    if item.op == "lrn" and item["size"] % 2 == 0:
+        raise ValueError(f"size {item['size']} is even: frameworks do not agree on its centre; use an odd one")
+    if item.op == "add" and any(s != first for s in ins):
+        raise ValueError(f"can't add the shapes {ins}")
+    if item.op == "concat":
+        if any(len(s) != rank or s[2:] != first[2:] for s in ins):
+            raise ValueError(f"can't concatenate the shapes {ins} along channels")
+        return (first[0], sum(s[1] for s in ins), *first[2:])
+    return first
+
+
+def shapes(spec: ModelSpec, batch: int) -> dict[str, tuple[int, ...]]:
+    """Output shape of every layer, and of ``"input"``: (N, C, H, W) for images, (N, features) after ``flatten``.
+
+    Raises
+    ------
+    UsageError
+        A layer can't be: an unknown or later input, a window that does not fit, channels that do not divide. The
+        message names the layer.
+    """
+    out: dict[str, tuple[int, ...]] = {"input": (batch, *spec.input)}
+    sources = spec.sources()
+    for item in spec.layers:
+        try:
+            if item.name in out:
+                raise ValueError("there is an earlier layer of that name")
+            for source in sources[item.name]:
+                if source not in out:
+                    raise ValueError(f"its input {source!r} is no earlier layer")
+            out[item.name] = _shape(item, [out[s] for s in sources[item.name]])
+        except ValueError as e:
+            raise UsageError(f"model {spec.name}, layer {item.name} ({item.op}): {e}") from e
+    return out
+
+
+def tensors(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
+    """Name -> shape of every weight, as :class:`~xframe.types.ModelSpec` names them."""
+    out: dict[str, tuple[int, ...]] = {}
+    known, sources = shapes(spec, 1), spec.sources()
+    for item in spec.layers:
+        channels = known[sources[item.name][0]][1]
+        if item.op == "conv":
+            out[f"{item.name}.weight"] = (item["out"], channels // item["groups"], *item["kernel"])
+            out[f"{item.name}.bias"] = (item["out"],)
+        elif item.op == "fc":
+            out[f"{item.name}.weight"] = (item["out"], channels)
+            out[f"{item.name}.bias"] = (item["out"],)
+        elif item.op == "batchnorm":
+            out.update({f"{item.name}.{part}": (channels,) for part in ("scale", "shift", "mean", "var")})
+    return out
+
+
+def _tensor(spec: ModelSpec, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    digest = hashlib.sha256(name.encode()).digest()
+    rng = np.random.default_rng([spec.seed, *np.frombuffer(digest[:16], np.uint32)])
+    part = name.rpartition(".")[2]
+    if part in ("scale", "var"):
+        return rng.uniform(0.5, 1.5, shape).astype(np.float32)
+    std = np.sqrt(2.0 / np.prod(shape[1:])) if part == "weight" else BIAS_STD
+    out = rng.standard_normal(shape, np.float32)
+    out *= np.float32(std)
+    return out
+
+
+def weights(spec: ModelSpec) -> dict[str, np.ndarray]:
+    """Seeded float32 weights, the same in every framework.
+
+    Weights are N(0, 2 / fan in), which keeps the scale of activations through ReLU (He et al. 2015, arXiv:1502.01852,
+    eq. 10). Biases, and batchnorm's shift and mean, are N(0, 0.05^2): not zero, so that a lost one shows; batchnorm's
+    scale and variance are uniform in [0.5, 1.5]. Each tensor has its own generator, keyed by seed and name, so that it
+    does not depend on the other layers.
+    """
+    return {name: _tensor(spec, name, shape) for name, shape in tensors(spec).items()}
+
+
+def weights_file(spec: ModelSpec) -> Path:
+    """The weights as an uncompressed ``.npz`` below :func:`xframe.files.home`, written if it is not there yet.
+
+    The name holds a hash of the spec, so another spec or seed is another file.
+    """
+    text = json.dumps([RECIPE, spec.to_json()], sort_keys=True)
+    path = files.home() / "weights" / f"{spec.name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.npz"
+    if not path.exists():
+        with files.atomic(path) as part, open(part, "wb") as f:
+            np.savez(f, **weights(spec))
+    return path
+
+
+def inputs(shape: tuple[int, ...], seed: int, dtype: str = "float32") -> np.ndarray:
+    """One seeded N(0, 1) array; ``shape`` is (N, C, H, W)."""
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
