@@ -1,0 +1,370 @@
+"""The host side of measuring: open workers, verify, time them in turn, verify again, profile.
+
+The order is fixed. Nothing is timed while anything else runs: all workers of a group are open and verified before the
+first visit, and a visit waits until the threads of all others are asleep.
+"""
+
+import itertools
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from xframe import environment
+from xframe.errors import Mismatch, Unsupported, UsageError, WorkerDied, XframeError
+from xframe.registry import BACKENDS, FRAMEWORKS
+from xframe.types import Case, Kernel, Measurement, ModelSpec, Outcome, SiteRecord
+from xframe.worker import wire
+from xframe.worker.host import Worker, plugin_row, settle
+
+if TYPE_CHECKING:
+    from xframe.equivalence.verdict import Verdict
+
+__all__ = ["Budget", "Job", "Worker", "measure"]
+
+#: Workers opened at the same time; compile times are taken under this load (``starts_at_once`` in the environment).
+STARTS = 2
+#: What a worker needs before its weights: interpreter and framework, bytes.
+_BASE_BYTES = 600 << 20
+
+Progress = Callable[[Case, str], None]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much to measure, and how long to wait. Seconds throughout.
+
+    Each case is visited ``rounds`` times in turn with the others. A visit ends once ``min_samples`` and ``min_seconds``
+    are reached and the interquartile range over the median is at most ``noise``, at the latest after ``max_seconds``,
+    but never without a sample. ``open_limit`` bounds import and compilation, ``run_limit`` every other command.
+    ``workers`` bounds the cases that are interleaved; None: as many as memory allows.
+    """
+
+    rounds: int = 3
+    min_samples: int = 5
+    min_seconds: float = 0.15
+    max_seconds: float = 0.6
+    noise: float = 0.03
+    open_limit: float = 900.0
+    run_limit: float = 120.0
+    workers: int | None = None
+    profile: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "min_samples", "max_seconds", "open_limit", "run_limit"):
+            if getattr(self, name) <= 0:
+                raise UsageError(f"budget: {name} must be positive, got {getattr(self, name)}")
+        if self.workers is not None and self.workers < 1:
+            raise UsageError(f"budget: at least one worker is needed, got {self.workers}")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A case with what it takes to run and to judge it.
+
+    Parameters
+    ----------
+    spec, weights
+        For a native case; a backend reads all from ``case.artifact``.
+    feeds
+        At least two lists of input arrays, canonical (NCHW) and different from each other.
+    judge
+        Given one list of outputs for each feed and the site records, the verdict on all of them.
+    inputs_matter
+        False where the reference itself gives the same outputs for all feeds; else equal outputs are a mismatch.
+    python
+        The interpreter of the worker.
+    """
+
+    case: Case
+    spec: ModelSpec | None
+    weights: Path | None
+    feeds: Sequence[Sequence[np.ndarray]]
+    judge: "Callable[[list[list[np.ndarray]], Sequence[SiteRecord]], Verdict]"
+    inputs_matter: bool = True
+    python: str = sys.executable
+
+    def __post_init__(self) -> None:
+        if len(self.feeds) < 2:
+            raise UsageError("a job needs two different feeds: with one, a cached output can't be told from a real one")
+
+    @property
+    def bytes_needed(self) -> int:
+        """A guess at the memory of its worker: weights as read, as the framework keeps them, and as it packs them."""
+        source = self.weights or (self.case.artifact and Path(self.case.artifact.path))
+        return _BASE_BYTES + (3 * source.stat().st_size if source and source.exists() else 0)
+
+    def opening(self) -> dict[str, Any]:
+        """The fields of the worker's ``open`` command. Raises Unsupported for what no worker can do."""
+        case = self.case
+        if case.cache != "hot" or case.direction != "forward":
+            raise Unsupported(f"{case.direction} with a {case.cache} cache can't be measured; forward and hot can")
+        fields: dict[str, Any] = {"device": case.device, "batch": case.batch, "threads": case.threads}
+        if case.runner == "native":
+            if case.framework is None or self.spec is None or self.weights is None:
+                raise UsageError(f"{case.model}: a native run needs a framework, a model spec and weights")
+            row = plugin_row(FRAMEWORKS, case.framework)
+            return {**fields, "runner": "native", "plugin": row, "spec": self.spec.to_json(), "weights": self.weights}
+        if case.artifact is None:
+            raise UsageError(f"{case.model}: backend {case.runner} needs an artifact")
+        row = plugin_row(BACKENDS, case.runner)
+        return {**fields, "runner": "backend", "plugin": row, "artifact": case.artifact, "plan": case.plan}
+
+
+@dataclass
+class _Row:
+    """One job on its way: its worker, and what is known of it so far."""
+
+    job: Job
+    budget: Budget
+    worker: Worker | None = None
+    stopped: bool = False
+    rounds: list[tuple[float, ...]] = field(default_factory=list)
+    outputs: list[list[np.ndarray]] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    sites: tuple[SiteRecord, ...] = ()
+    kernels: tuple[Kernel, ...] = ()
+    verdicts: "list[Verdict]" = field(default_factory=list)
+    peak: int | None = None
+    facts: dict[str, Any] = field(default_factory=lambda: {"visits": [], "warmups": [], "settled": []})
+    notes: list[str] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def call(self, cmd: str, limit: float, **fields: Any) -> dict[str, Any]:
+        assert self.worker is not None
+        reply = self.worker.call(cmd, limit, **fields)
+        self.peak = reply["peak_bytes"]
+        return reply
+
+    def run(self, feed: Sequence[np.ndarray]) -> list[np.ndarray]:
+        assert self.worker is not None
+        outputs, reply = self.worker.run(feed, self.budget.run_limit)
+        self.peak = reply["peak_bytes"]
+        self.seconds.setdefault("first", reply["first_s"])
+        return outputs
+
+    def open(self) -> None:
+        """Start the worker, compile, run every feed once. Runs in a thread of its own."""
+        opening, case = self.job.opening(), self.job.case
+        cpus = environment.pinned_cpus(case.threads)
+        if cpus is not None and len(cpus) < case.threads:
+            self.notes.append(f"{case.threads} threads on the {len(cpus)} CPUs that this process may use")
+        with self.lock:
+            if self.stopped:
+                raise WorkerDied("the measurement was stopped")
+            self.worker = Worker(case.threads, case.device, cpus, self.job.python)
+        reply = self.call("open", self.budget.open_limit, **opening)
+        self.seconds.update(reply["seconds"])
+        self.sites = wire.sites_of(reply["sites"])
+        self.facts.update(reply["environment"], starts_at_once=STARTS)
+        self.notes += reply["notes"]
+        self.outputs = [self.run(feed) for feed in self.job.feeds]
+
+    def verify(self, when: str) -> None:
+        """Raises Mismatch when the outputs ignore their inputs, or are not what the judge expects."""
+        first, *others = self.outputs
+        if self.job.inputs_matter and any(_equal(first, other) for other in others):
+            raise Mismatch(f"{when} timing: the outputs are the same for different inputs")
+        verdict = self.job.judge(self.outputs, self.sites)
+        self.verdicts.append(verdict)
+        if not verdict.ok:
+            raise Mismatch(f"{when} timing: {verdict.reason}")
+
+    def visit(self, number: int) -> None:
+        """Time it once. ``number`` counts the visits over all rows."""
+        b = self.budget
+        fields = {k: getattr(b, k) for k in ("min_samples", "min_seconds", "max_seconds", "noise")}
+        reply = self.call("time", b.run_limit + b.max_seconds, **fields)
+        self.rounds.append(tuple(reply["seconds"]))
+        self.facts["visits"].append(number)
+        self.facts["warmups"].append(reply["warmups"])
+        self.facts["settled"].append(reply["settled"])
+
+    def verify_again(self) -> None:
+        """Check the outputs of the last timed step, and that the other inputs still give theirs."""
+        assert self.worker is not None
+        last = self.worker.fetch(self.budget.run_limit)
+        self.outputs = [*(self.run(feed) for feed in self.job.feeds[:-1]), last]
+        self.verify("after")
+
+    def profile(self) -> None:
+        """A profiled step. It may fail without costing the row."""
+        try:
+            self.kernels = wire.kernels_of(self.call("profile", self.budget.run_limit)["kernels"])
+        except XframeError as e:
+            self.notes.append(f"no profile: {e}")
+
+    def result(self, error: Exception | None = None) -> Measurement:
+        """What is known of the row, closed by ``error`` or well."""
+        outcome, reason = Outcome.OK, ""
+        if error is not None:
+            outcome = error.outcome if isinstance(error, XframeError) else Outcome.FAILED
+            reason = str(error) if isinstance(error, XframeError) else f"{type(error).__name__}: {error}"
+        if outcome in (Outcome.FAILED, Outcome.TIMEOUT) and self.worker is not None:
+            self.facts["stderr"] = self.worker.log()
+        unsettled = self.facts["settled"].count(False)
+        if unsettled:
+            self.notes.append(
+                f"{unsettled} of {len(self.rounds)} visits ended at their cap, before the noise was down to its target"
+            )
+        worst = max(self.verdicts, key=lambda v: v.ratio if v.ratio is not None else float("inf"), default=None)
+        return Measurement(
+            case=self.job.case,
+            outcome=outcome,
+            reason=reason,
+            rounds=tuple(self.rounds),
+            seconds=self.seconds,
+            sites=self.sites,
+            kernels=self.kernels,
+            error=worst and worst.error,
+            error_bound=worst and worst.bound,
+            error_ratio=worst and worst.ratio,
+            peak_bytes=self.peak,
+            environment=self.facts,
+            notes=tuple(self.notes),
+        )
+
+    def kill(self) -> None:
+        """End the worker, or keep it from starting. Safe while another thread is in :meth:`open`."""
+        with self.lock:
+            self.stopped = True
+        if self.worker is not None:
+            self.worker.kill()
+
+    def close(self) -> None:
+        """Let the worker end, and free what it held."""
+        if self.worker is not None:
+            self.worker.close()
+
+
+def measure(
+    jobs: Iterable[Job], budget: Budget | None = None, on_progress: Progress | None = None
+) -> Iterator[Measurement]:
+    """Measure jobs side by side; a measurement comes out as soon as it is final, so in no particular order.
+
+    Whatever one job does (crash, hang, run out of memory, give wrong outputs) costs that job's row alone.
+
+    Parameters
+    ----------
+    on_progress
+        Called with the case and the name of the stage it enters, from this thread.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        After the rows that were timed at least once came out, verified as ever. A second interrupt ends at once.
+    """
+    budget = budget or Budget()
+    progress = on_progress or (lambda case, stage: None)
+    pending = deque(_Row(job, budget) for job in jobs)
+    for group in itertools.count(1):
+        if not pending:
+            return
+        rows: list[_Row] = []
+        try:
+            yield from _group(pending, rows, budget, progress, group)
+        finally:
+            for row in rows:
+                row.kill()
+                row.close()
+
+
+def _group(
+    pending: deque[_Row], live: list[_Row], budget: Budget, progress: Progress, group: int
+) -> Iterator[Measurement]:
+    """Take from ``pending`` what fits in memory, and measure it interleaved. ``live`` holds the rows with a worker."""
+
+    def ended(row: _Row, error: Exception | None = None) -> Measurement:
+        live.remove(row)
+        done = row.result(error)
+        row.close()
+        return done
+
+    for row, error in _opened(pending, live, budget, progress):
+        try:
+            if error is not None:
+                raise error
+            progress(row.job.case, "verify")
+            row.verify("before")
+        except Exception as e:
+            yield ended(row, e)
+    if group > 1 or pending:
+        for row in live:
+            row.notes.append(f"group {group}: memory did not allow to interleave it with the other groups")
+
+    stop: KeyboardInterrupt | None = None
+    numbers = itertools.count()
+    try:
+        for turn in range(1, budget.rounds + 1):
+            for row in list(live):
+                progress(row.job.case, f"round {turn} of {budget.rounds}")
+                if not settle([r.worker.pid for r in live if r.worker]):
+                    row.facts["disturbed"] = row.facts.get("disturbed", 0) + 1
+                try:
+                    row.visit(next(numbers))
+                except Exception as e:
+                    yield ended(row, e)
+    except KeyboardInterrupt as e:
+        stop = e
+
+    for row in list(live):
+        if stop is not None and (not row.rounds or row.worker is None or row.worker.dead):
+            continue
+        try:
+            progress(row.job.case, "verify again")
+            row.verify_again()
+            if stop is not None:
+                row.notes.append(f"interrupted after {len(row.rounds)} of {budget.rounds} rounds")
+            elif budget.profile:
+                progress(row.job.case, "profile")
+                row.profile()
+            yield ended(row)
+        except KeyboardInterrupt as e:
+            if stop is not None:
+                raise
+            stop = e
+        except Exception as e:
+            yield ended(row, e)
+    if stop is not None:
+        raise stop
+
+
+def _opened(
+    pending: deque[_Row], live: list[_Row], budget: Budget, progress: Progress
+) -> Iterator[tuple[_Row, BaseException | None]]:
+    """Open pending rows, :data:`STARTS` at a time, until no more fit; each comes out with its error or None."""
+    flying: dict[Future[None], _Row] = {}
+
+    def fits(row: _Row) -> bool:
+        if not live:
+            return True
+        if budget.workers is not None and len(live) >= budget.workers:
+            return False
+        free = environment.available_bytes()
+        return free is None or free > row.job.bytes_needed + sum(r.job.bytes_needed for r in flying.values())
+
+    with ThreadPoolExecutor(STARTS) as pool:
+        try:
+            while True:
+                while pending and len(flying) < STARTS and fits(pending[0]):
+                    row = pending.popleft()
+                    live.append(row)
+                    progress(row.job.case, "open")
+                    flying[pool.submit(row.open)] = row
+                if not flying:
+                    return
+                for future in wait(flying, return_when=FIRST_COMPLETED).done:
+                    yield flying.pop(future), future.exception()
+        finally:
+            for row in flying.values():  # stopped in the middle: the pool waits for its threads, they for their workers
+                row.kill()
+
+
+def _equal(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> bool:
+    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))

@@ -1,0 +1,161 @@
+"""The worker's commands over one executable. Each takes and gives what JSON can hold."""
+
+import os
+import sys
+import time
+from typing import Any, Dict, List
+
+import numpy as np
+
+from xframe import registry
+from xframe.errors import XframeError
+from xframe.types import ModelSpec, Plan
+from xframe.worker import wire
+from xframe.worker.timing import sample
+
+
+def peak_bytes() -> int:
+    """Peak resident memory of this process.
+
+    ``VmHWM`` where there is one: ``ru_maxrss`` of a child starts at what its parent had when it was started.
+    """
+    try:
+        with open("/proc/self/status") as f:
+            for line in f:
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+class Session:
+    """Holds the one executable of this process.
+
+    A job says ``plugin`` (a registry row: name, where, needs, extra), ``runner`` (``native`` or ``backend``) and what
+    that plugin's method takes. The host sends the row, so that a plugin registered there is known here.
+    """
+
+    def __init__(self) -> None:
+        self.executable = None  # type: Any
+        self.artifact = None  # type: Any
+
+    def handle(self, request: Dict[str, Any]) -> Dict[str, Any]:
+        """Carry out one request. Raises what the plugin raises, XframeError for a command out of order."""
+        fields = dict(request)
+        cmd = fields.pop("cmd")
+        if cmd not in ("open", "run", "time", "fetch", "profile", "export"):
+            raise XframeError("the worker knows no command %r" % cmd)
+        if cmd not in ("open", "export") and self.executable is None:
+            raise XframeError("the worker was told to %s before anything was opened" % cmd)
+        reply = getattr(self, "do_" + cmd)(**fields)
+        return dict(reply, ok=True, peak_bytes=peak_bytes())
+
+    def _plugin(self, row: List[Any]) -> Any:
+        name, where, needs, extra = row
+        return registry.load({name: registry.Row(where, tuple(needs), extra)}, name)
+
+    def do_open(self, plugin, runner, device, batch, threads, spec=None, weights=None, artifact=None, plan=None):
+        """Build natively, or compile an artifact under a plan."""
+        started = time.perf_counter()
+        made = self._plugin(plugin)
+        imported = time.perf_counter()
+        if runner == "native":
+            with np.load(weights, allow_pickle=False) as data:
+                tensors = {name: data[name] for name in data.files}
+            built = time.perf_counter()
+            self.executable = made.build(ModelSpec.from_json(spec), tensors, device, batch, threads)
+        else:
+            self.artifact = wire.artifact_of(artifact)
+            built = time.perf_counter()
+            self.executable = made.compile(self.artifact, Plan.from_json(plan), device, threads)
+        seconds = {"import": imported - started, "build": time.perf_counter() - built}
+        seconds.update(self.executable.seconds)
+        environment = {
+            "python": sys.version.split()[0],
+            "numpy": np.__version__,
+            "threads": threads,
+            "cpus": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        }
+        environment.update(self.executable.environment)
+        return {
+            "seconds": wire.plain(seconds),
+            "sites": wire.plain(self.executable.sites),
+            "environment": wire.plain(environment),
+            "notes": wire.plain(self.executable.notes),
+        }
+
+    def do_run(self, feeds, outputs):
+        """Bind feeds from an npz file, run one step, write its outputs; both canonical."""
+        self.executable.bind(self._inward(wire.load_arrays(feeds)))
+        started = time.perf_counter()
+        self.executable.step()
+        self.executable.sync()
+        first = time.perf_counter() - started
+        self.do_fetch(outputs)
+        return {"first_s": first}
+
+    def do_time(self, min_samples, min_seconds, max_seconds, noise):
+        """Time the bound feeds."""
+        visit = sample(self.executable.step, self.executable.sync, min_samples, min_seconds, max_seconds, noise)
+        return {"seconds": visit.seconds, "warmups": visit.warmups, "settled": visit.settled}
+
+    def do_fetch(self, outputs):
+        """Write the outputs of the last step."""
+        wire.save_arrays(outputs, self._outward([np.asarray(a) for a in self.executable.fetch()]))
+        return {}
+
+    def do_profile(self):
+        """One profiled step."""
+        return {"kernels": wire.plain(self.executable.profile())}
+
+    def do_export(self, plugin, spec, weights, batch, path):
+        """Export through the framework's own route, and stamp the file."""
+        from xframe import artifact  # needs onnx, which only exporting does
+
+        started = time.perf_counter()
+        framework = self._plugin(plugin)
+        imported = time.perf_counter()
+        with np.load(weights, allow_pickle=False) as data:
+            tensors = {name: data[name] for name in data.files}
+        loaded = time.perf_counter()
+        parsed = ModelSpec.from_json(spec)
+        model = framework.export(parsed, tensors, batch)
+        exported = time.perf_counter()
+        artifact.save(
+            model,
+            path,
+            model=parsed.name,
+            framework=plugin[0],
+            framework_version=framework.version,
+            layout=framework.layout,
+        )
+        seconds = {
+            "import": imported - started,
+            "export": exported - loaded,
+            "save": time.perf_counter() - exported,
+        }
+        return {"seconds": seconds}
+
+    def close(self) -> None:
+        """Free the executable."""
+        if self.executable is not None:
+            self.executable.close()
+            self.executable = None
+
+    def _inward(self, arrays):
+        return arrays if self.artifact is None else _converted(wire.to_layout, arrays, self.artifact.inputs, "inputs")
+
+    def _outward(self, arrays):
+        return (
+            arrays if self.artifact is None else _converted(wire.from_layout, arrays, self.artifact.outputs, "outputs")
+        )
+
+
+def _converted(convert, arrays, infos, what):
+    if len(arrays) != len(infos):
+        raise XframeError("the model has %d %s, there are %d arrays for them" % (len(infos), what, len(arrays)))
+    return [convert(array, infos[i].layout) for i, array in enumerate(arrays)]
