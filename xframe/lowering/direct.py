@@ -1,0 +1,112 @@
+"""Direct convolution: every output is accumulated in registers straight from the zero-padded image."""
+
+import numpy as np
+from tvm import te
+
+from xframe.lowering.padding import pad_stage
+from xframe.lowering.stage import Stage, Tile, activate, clear_product, packed, pad_to, tile_product
+from xframe.lowering.target import Cpu
+from xframe.types import ConvSite, Device, Rounding
+
+
+class Direct:
+    """No column matrix and no transform. Any stride, dilation, padding and grouping; depthwise has its own schedule."""
+
+    name = "direct"
+
+    def refuses(self, site: ConvSite, device: Device) -> str | None:
+        return None
+
+    def define(self, site: ConvSite, weight: np.ndarray, bias: np.ndarray, relu: bool, layout: str, cpu: Cpu):
+        """The stages for an image in ``layout``, an OIHW ``weight`` and a bias; see ``xframe.lowering.build``."""
+        if site.groups == site.in_channels == site.out_channels:
+            return _depthwise(site, weight, bias, relu, layout, cpu)
+        return _grouped(site, weight, bias, relu, layout, cpu)
+
+    def rounding(self, site: ConvSite, cpu: Cpu) -> tuple[str, Rounding]:
+        """One accumulator an output, over the whole reduction."""
+        return "", Rounding(site.reduction)
+
+
+def _extent(outputs: int, stride: int, kernel: int, dilation: int) -> int:
+    """Rows (or columns) of the image that ``outputs`` outputs read."""
+    return (outputs - 1) * stride + (kernel - 1) * dilation + 1
+
+
+def _grouped(site, weight, bias, relu, layout, cpu) -> list[Stage]:
+    n, g, (oh, ow), (kh, kw) = site.batch, site.groups, site.out_hw, site.kernel
+    (sh, sw), (dh, dw) = site.stride, site.dilation
+    ic, oc = site.in_channels // g, site.out_channels // g
+    tile = Tile.choose(ow, oc, cpu)
+    columns, width = pad_to(oc, tile.columns), pad_to(ow, tile.rows)
+    rows_in, row_in = _extent(oh, sh, kh, dh), _extent(width, sw, kw, dw)
+    if width == ow and not any(site.pads):
+        rows_in, row_in = site.in_hw
+    pad = pad_stage(site, rows_in, row_in, site.in_channels, layout, cpu)
+
+    x = te.placeholder((n, rows_in, row_in * site.in_channels), name="x")
+    w = te.placeholder((g, columns // tile.columns, kh, kw, ic, tile.columns), name="w")
+    b = te.placeholder((g, columns), name="b")
+    ry, rx, rc = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx"), te.reduce_axis((0, ic), "rc")
+
+    def term(i, q, y, z, o):
+        pixel = x[i, y * sh + ry * dh, (z * sw + rx * dw) * site.in_channels + q * ic + rc]
+        return te.sum(pixel * w[q, o // tile.columns, ry, rx, rc, o % tile.columns], axis=[ry, rx, rc])
+
+    acc = te.compute((n, g, oh, width, columns), term, name="product")
+    out = te.compute(
+        (n, oh, ow, g, oc), lambda i, y, z, q, o: activate(acc[i, q, y, z, o] + b[q, o], relu), name="epilogue"
+    )
+
+    def schedule(sch):
+        product, epilogue = sch.get_sblock("product"), sch.get_sblock("epilogue")
+        # Images pass by one block of weights, which stays in cache.
+        around, _, reduction = tile_product(
+            sch, product, epilogue, tile, row=3, column=4, order=lambda column, i, q, y: [q, column, i, y]
+        )
+        sch.parallel(sch.fuse(*around))
+        clear_product(sch, product, reduction)
+
+    weights = packed(weight.reshape(g, oc, ic, kh, kw).transpose(0, 3, 4, 2, 1), columns, tile.columns)
+    biases = np.pad(bias.reshape(g, oc), ((0, 0), (0, columns - oc)))
+    stage = Stage("product", te.create_prim_func([x, w, b, out]), (weights, biases), (n, oh, ow, g, oc), schedule)
+    return [pad, stage] if pad else [stage]
+
+
+def _depthwise(site, weight, bias, relu, layout, cpu) -> list[Stage]:
+    n, c, (oh, ow), (kh, kw) = site.batch, site.in_channels, site.out_hw, site.kernel
+    (sh, sw), (dh, dw) = site.stride, site.dilation
+    channels = pad_to(c, cpu.lanes)
+    rows_in, row_in = _extent(oh, sh, kh, dh), _extent(ow, sw, kw, dw)
+    pad = pad_stage(site, rows_in, row_in, channels, layout, cpu)
+    x = te.placeholder((n, rows_in, row_in, channels), name="x")
+    w = te.placeholder((kh, kw, channels), name="w")
+    b = te.placeholder((channels,), name="b")
+    ry, rx = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx")
+    acc = te.compute(
+        (n, oh, ow, channels),
+        lambda i, y, z, o: te.sum(x[i, y * sh + ry * dh, z * sw + rx * dw, o] * w[ry, rx, o], axis=[ry, rx]),
+        name="product",
+    )
+    out = te.compute((n, oh, ow, c), lambda i, y, z, o: activate(acc[i, y, z, o] + b[o], relu), name="epilogue")
+
+    def schedule(sch):
+        product, epilogue = sch.get_sblock("product"), sch.get_sblock("epilogue")
+        i, y, z, o, ry, rx = sch.get_loops(product)
+        vector, lane = sch.split(o, [None, cpu.lanes])
+        sch.reorder(i, y, z, vector, ry, rx, lane)
+        sch.set_scope(product, 0, "local")
+        sch.reverse_compute_at(epilogue, vector, preserve_unit_loops=True)
+        sch.vectorize(lane)
+        sch.unroll(rx)
+        first = sch.decompose_reduction(product, ry)
+        sch.vectorize(sch.get_loops(first)[-1])
+        sch.vectorize(sch.get_loops(epilogue)[-1])
+        sch.parallel(sch.fuse(i, y))
+
+    spare = channels - c
+    weights = np.pad(weight.reshape(c, kh, kw).transpose(1, 2, 0), ((0, 0), (0, 0), (0, spare)))
+    stage = Stage(
+        "product", te.create_prim_func([x, w, b, out]), (weights, np.pad(bias, (0, spare))), (n, oh, ow, c), schedule
+    )
+    return [pad, stage] if pad else [stage]

@@ -1,0 +1,311 @@
+"""FFT convolution: real DFT of image tiles, complex products over the channels, inverse real DFT.
+
+Tiles overlap (overlap-save): a window of N x N inputs gives t x t outputs, t = N - r + 1. One window may also hold the
+whole image, its borders sharing the same zeros circularly; then N >= image + padding is enough. Of the N x N frequencies
+of a real image those that are conjugates of others are left out (Mathieu et al. 2014, arXiv:1312.5851, is the method;
+the layout is ours). The kernel transform is a constant: done here, in float64.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from tvm import te, tirx
+
+from xframe.lowering import ir
+from xframe.lowering.ir import T
+from xframe.lowering.padding import pad_stage
+from xframe.lowering.stage import Stage, Tile, activate, clear_product, packed, pad_to, tile_product
+from xframe.lowering.straight_line import product as multiply
+from xframe.lowering.target import Cpu
+from xframe.types import ConvSite, Device, Rounding
+
+LARGEST = 32  # of a window: straight-line code grows with its square
+
+
+def dft(n: int) -> np.ndarray:
+    """The DFT of n real numbers as a real matrix: rows are the real parts 0..n//2, then the imaginary parts likewise."""
+    angle = 2 * np.pi * np.outer(np.arange(n // 2 + 1), np.arange(n)) / n
+    return np.concatenate([np.cos(angle), -np.sin(angle)])
+
+
+def inverse_dft(n: int) -> np.ndarray:
+    """The inverse of :func:`dft`: the conjugate half counts twice; imaginary parts of 0 and n/2 do not count."""
+    half = n // 2 + 1
+    twice = np.array([1.0 if k in (0, n / 2) else 2.0 for k in range(half)])
+    return dft(n).T * np.concatenate([twice, twice]) / n
+
+
+@dataclass(frozen=True)
+class _Geometry:
+    """``window`` N and outputs a tile ``t``, both (height, width); ``whole``: one window holds the whole image."""
+
+    window: tuple[int, int]
+    t: tuple[int, int]
+    tiles: tuple[int, int]
+    whole: bool
+
+    @staticmethod
+    def tiled(site: ConvSite, n: int) -> "_Geometry":
+        t = tuple(n - k + 1 for k in site.kernel)
+        return _Geometry((n, n), t, tuple(-(-o // x) for o, x in zip(site.out_hw, t, strict=True)), False)
+
+    @staticmethod
+    def of_whole(site: ConvSite) -> "_Geometry":
+        top, left, bottom, right = site.pads
+        h, w = site.in_hw
+        sizes = (max(h + max(top, bottom), site.out_hw[0]), max(w + max(left, right), site.out_hw[1]))
+        window = tuple(pad_to(max(n, k), 2) for n, k in zip(sizes, site.kernel, strict=True))
+        return _Geometry(window, site.out_hw, (1, 1), True)
+
+    @property
+    def mixed(self) -> int:
+        """Columns of the row transform that stay complex: without 0 and N/2, which are real."""
+        return (self.window[1] - 1) // 2
+
+    @property
+    def real(self) -> list[int]:
+        """The columns that are real: only half of their frequencies are needed."""
+        n = self.window[1]
+        return [0, n // 2] if n % 2 == 0 else [0]
+
+    @property
+    def frequencies(self) -> int:
+        return self.mixed * self.window[0] + len(self.real) * (self.window[0] // 2 + 1)
+
+    def index(self, q, k):
+        """Where frequency (row q, column k) is kept. Column k in 1..mixed may be a loop variable."""
+        rows = self.window[0]
+        if not isinstance(k, int) or k not in self.real:
+            return (k - 1) * rows + q
+        return self.mixed * rows + self.real.index(k) * (rows // 2 + 1) + q
+
+
+class Fft:
+    """Stride 1, undilated, ungrouped, kernels of at least 2 taps on one side."""
+
+    name = "fft"
+
+    def refuses(self, site: ConvSite, device: Device) -> str | None:
+        if site.stride != (1, 1):
+            return f"stride {site.stride[0]}x{site.stride[1]}: it would compute all outputs of stride 1 and drop most"
+        if site.dilation != (1, 1):
+            return f"dilation {site.dilation[0]}x{site.dilation[1]}: windows of that width are not worth a transform"
+        if site.groups != 1:
+            return f"{site.groups} groups: its products run over all input channels"
+        if site.kernel == (1, 1):
+            return "a 1x1 kernel has nothing to transform"
+        if max(site.kernel) > LARGEST // 2:
+            return f"a {site.kernel[0]}x{site.kernel[1]} kernel needs windows over {LARGEST} wide"
+        return None
+
+    def rounding(self, site: ConvSite, cpu: Cpu) -> tuple[str, Rounding]:
+        """The DFT keeps the energy, so nothing grows; its own sums are as long as the window."""
+        g = self._choose(site, cpu)
+        detail = f"{g.window[0]}x{g.window[1]} {'image' if g.whole else 'tiles'}"
+        return detail, Rounding(site.in_channels + 2 * sum(g.window), 1.0, (g.t[0] - 1, g.t[1] - 1))
+
+    def _choose(self, site: ConvSite, cpu: Cpu) -> _Geometry:
+        """The window with the least estimated time (``Cpu.cost``)."""
+
+        def cost(g):
+            tiles, c, o = site.batch * g.tiles[0] * g.tiles[1], site.in_channels, site.out_channels
+            moved = 2 * 8 * g.frequencies * tiles * (c + o)
+            return cpu.cost(8 * g.frequencies * tiles * c * o, 8 * g.frequencies * c * o, moved)
+
+        smallest = max(site.kernel) + 1
+        candidates = [_Geometry.tiled(site, n) for n in range(smallest + smallest % 2, LARGEST + 1, 2)]
+        whole = _Geometry.of_whole(site)
+        if max(whole.window) <= LARGEST:
+            candidates.append(whole)
+        return min(candidates, key=cost)
+
+    def define(self, site: ConvSite, weight: np.ndarray, bias: np.ndarray, relu: bool, layout: str, cpu: Cpu):
+        """See ``xframe.lowering.direct.Direct.define``."""
+        g = self._choose(site, cpu)
+        c, o = pad_to(site.in_channels, cpu.lanes), pad_to(site.out_channels, cpu.lanes)
+        points = site.batch * g.tiles[0] * g.tiles[1]
+        tile = Tile.choose(points, o, cpu, parts=2)
+        rows, columns = pad_to(points, tile.rows), pad_to(o, tile.columns)
+        if g.whole:
+            bare = ConvSite(site.batch, site.in_channels, site.in_hw, site.out_channels, site.kernel)
+            pad, image = pad_stage(bare, *site.in_hw, c, layout, cpu), site.in_hw
+        else:
+            image = tuple((n - 1) * t + w for n, t, w in zip(g.tiles, g.t, g.window, strict=True))
+            pad = pad_stage(site, *image, c, layout, cpu)
+
+        # Correlation: the products take the conjugate of the kernel's transform.
+        full = np.conj(np.fft.rfft2(weight.astype(float), s=g.window))
+        spectrum = np.empty((g.frequencies, site.in_channels, 2, site.out_channels))
+        for k in range(g.window[1] // 2 + 1):
+            for q in range(g.window[0] // 2 + 1 if k in g.real else g.window[0]):
+                value = full[:, :, q, k].T
+                spectrum[g.index(q, k)] = np.stack([value.real, value.imag], axis=1)
+        spectrum = np.pad(spectrum, ((0, 0), (0, c - site.in_channels), (0, 0), (0, 0)))
+        stages = [
+            pad,
+            _input_stage(site, g, (*image, c), rows, cpu),
+            _product_stage(g.frequencies, rows, c, o, packed(spectrum, columns, tile.columns), tile),
+            _output_stage(site, g, rows, o, np.pad(bias, (0, o - len(bias))), relu, cpu),
+        ]
+        return [s for s in stages if s]
+
+
+def _butterflies(real, imaginary, n):
+    """The n complex outputs of a DFT over complex inputs, from :func:`dft` of their real and imaginary parts.
+
+    With the transforms R and I of the two parts, X_q = R_q + i I_q, and X_(n-q) the same of the conjugates.
+    """
+    half = n // 2 + 1
+    out = {}
+    for q in range(half):
+        re, im, re2, im2 = real[q], real[half + q], imaginary[q], imaginary[half + q]
+        if q in (0, n / 2):
+            out[q] = re, re2
+        else:
+            out[q] = re - im2, im + re2
+            out[n - q] = re + im2, re2 - im
+    return out
+
+
+def _input_stage(site, g, image, rows, cpu) -> Stage:
+    """V = DFT of every window: (frequency, real or imaginary, tile, channel). Rows first, then columns."""
+    height, width, c = image
+    (nh, nw), (th, tw), lanes = g.window, g.tiles, cpu.lanes
+    top, left = site.pads[:2] if g.whole else (0, 0)
+    used_rows, used_columns = (height, width) if g.whole else (nh, nw)
+    by_row, by_column, half = dft(nw), dft(nh), nw // 2 + 1
+
+    def body(x, v):
+        with ir.units(site.batch, th, tw, c // lanes) as (i, ty, tx, block):
+            spectrum = T.alloc_buffer((2, half, used_rows, lanes), ir.FLOAT, scope="local")
+            with T.serial(0, used_rows) as y:
+                scratch = ir.Scratch(8 * nw, lanes)
+                with T.vectorized(0, lanes) as lane:
+                    keep = scratch.lane(lane)
+                    pixels: list = [None] * nw
+                    for j in range(used_columns):
+                        pixels[j + left] = x[i, ty * g.t[0] + y, (tx * g.t[1] + j) * c + block * lanes + lane]
+                    for j, e in enumerate(multiply(by_row, pixels, keep)):
+                        if e is not None:
+                            T.buffer_store(spectrum, e, [j // half, j % half, y, lane])
+
+            def column(k, is_real):
+                scratch = ir.Scratch(20 * nh, lanes)
+                with T.vectorized(0, lanes) as lane:
+                    keep = scratch.lane(lane)
+
+                    def transform(part):
+                        values: list = [None] * nh
+                        for j in range(used_rows):
+                            values[j + top] = spectrum[part, k, j, lane]
+                        return [e if e is None else keep(e) for e in multiply(by_column, values, keep)]
+
+                    real = transform(0)
+                    if is_real:
+                        out = {q: (real[q], real[nh // 2 + 1 + q]) for q in range(nh // 2 + 1)}
+                    else:
+                        out = _butterflies(real, transform(1), nh)
+                    for q, pair in out.items():
+                        for part, e in enumerate(pair):
+                            place = [g.index(q, k), part, (i * th + ty) * tw + tx, block * lanes + lane]
+                            T.buffer_store(v, ir.zero() if e is None else e, place)
+
+            with T.serial(0, g.mixed) as k:
+                column(k + 1, False)
+            for k in g.real:
+                column(k, True)
+
+    shape = (g.frequencies, 2, rows, c)
+    return Stage("input", ir.kernel({"x": (site.batch, height, width * c), "v": shape}, body), (), shape)
+
+
+def _product_stage(frequencies, rows, c, o, weights, tile) -> Stage:
+    """M = V U, complex, for each frequency: (frequency, real or imaginary, tile, output channel)."""
+    v = te.placeholder((frequencies, 2, rows, c), name="v")
+    u = te.placeholder(weights.shape, name="u")
+    k, d = te.reduce_axis((0, c), "k"), te.reduce_axis((0, 2), "d")
+
+    def term(f, part, p, q):
+        value = tirx.if_then_else(part < d, -v[f, d, p, k], v[f, d, p, k])
+        return te.sum(value * u[f, q // tile.columns, k, (part + d) % 2, q % tile.columns], axis=[k, d])
+
+    acc = te.compute((frequencies, 2, rows, weights.shape[1] * tile.columns), term, name="product")
+    out = te.compute((frequencies, 2, rows, o), lambda f, part, p, q: acc[f, part, p, q], name="epilogue")
+
+    def schedule(sch):
+        product, epilogue = sch.get_sblock("product"), sch.get_sblock("epilogue")
+        around, _, reduction = tile_product(sch, product, epilogue, tile, row=2, column=3, unroll=(5, 1))
+        sch.parallel(sch.fuse(*around))
+        clear_product(sch, product, reduction)
+
+    return Stage("product", te.create_prim_func([v, u, out]), (weights,), (frequencies, 2, rows, o), schedule)
+
+
+def _output_stage(site, g, rows, o, bias, relu, cpu) -> Stage:
+    """Y = inverse DFT, bias and activation: columns first, then rows; only the t x t valid outputs are kept."""
+    (oh, ow), channels, lanes = site.out_hw, site.out_channels, cpu.lanes
+    (nh, nw), (th, tw), (t_h, t_w) = g.window, g.tiles, g.t
+    by_column, by_row, half = inverse_dft(nh), inverse_dft(nw), nw // 2 + 1
+
+    def body(m, b, y):
+        def transform(i, ty, tx, base, width):
+            point = (i * th + ty) * tw + tx
+            rows_of = T.alloc_buffer((t_h, 2, half, width), ir.FLOAT, scope="local")
+
+            def column(k, is_real):
+                scratch = ir.Scratch(20 * nh, width)
+                with T.vectorized(0, width) as lane:
+                    keep = scratch.lane(lane)
+
+                    def at(q, part):
+                        return m[g.index(q, k), part, point, base + lane]
+
+                    count = nh // 2 + 1
+                    if is_real:
+                        values = [at(q, part) for part in (0, 1) for q in range(count)]
+                        for q, e in enumerate(multiply(by_column, values, keep)[:t_h]):
+                            T.buffer_store(rows_of, e, [q, 0, k, lane])
+                        return
+                    # The conjugate-symmetric part of the column transforms back to real numbers, the other part to
+                    # imaginary ones: two real inverse transforms make a complex one.
+                    even_re, even_im, odd_re, odd_im = [], [], [], []
+                    for q in range(count):
+                        mirror = (nh - q) % nh
+                        if mirror == q:
+                            even_re.append(at(q, 0)), even_im.append(None)
+                            odd_re.append(at(q, 1)), odd_im.append(None)
+                        else:
+                            a, b2, c2, d = (keep(at(*w)) for w in ((q, 0), (mirror, 0), (q, 1), (mirror, 1)))
+                            even_re.append(keep((a + b2) * 0.5)), even_im.append(keep((c2 - d) * 0.5))
+                            odd_re.append(keep((c2 + d) * 0.5)), odd_im.append(keep((b2 - a) * 0.5))
+                    for part, values in enumerate((even_re + even_im, odd_re + odd_im)):
+                        for q, e in enumerate(multiply(by_column, values, keep)[:t_h]):
+                            T.buffer_store(rows_of, e, [q, part, k, lane])
+
+            with T.serial(0, g.mixed) as k:
+                column(k + 1, False)
+            for k in g.real:
+                column(k, True)
+
+            with T.serial(0, t_h) as row, T.If(ty * t_h + row < oh), T.Then():
+                scratch, result = ir.Scratch(8 * nw, width), ir.Scratch(t_w, width)
+                with T.vectorized(0, width) as lane:
+                    keep, finish = scratch.lane(lane), result.lane(lane)
+                    values = [rows_of[row, 0, j, lane] for j in range(half)]
+                    values += [None if j in g.real else rows_of[row, 1, j, lane] for j in range(half)]
+                    for e in multiply(by_row, values, keep)[:t_w]:
+                        finish(activate(e + b[base + lane], relu))
+                for j in range(t_w):
+                    with T.If(tx * t_w + j < ow), T.Then(), T.vectorized(0, width) as lane:
+                        T.buffer_store(y, result.buffer[j, lane], [i, ty * t_h + row, tx * t_w + j, base + lane])
+
+        if channels % lanes:
+            with ir.units(site.batch, th, tw) as (i, ty, tx):
+                ir.vectors(channels, lanes, lambda base, width: transform(i, ty, tx, base, width))
+        else:
+            with ir.units(site.batch, th, tw, channels // lanes) as (i, ty, tx, block):
+                transform(i, ty, tx, block * lanes, lanes)
+
+    shape = (site.batch, oh, ow, channels)
+    func = ir.kernel({"m": (g.frequencies, 2, rows, o), "b": (o,), "y": shape}, body)
+    return Stage("output", func, (bias,), shape)

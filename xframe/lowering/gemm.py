@@ -1,0 +1,92 @@
+"""im2col + GEMM: the column matrix is written out, then multiplied by the weight matrix."""
+
+import numpy as np
+from tvm import te
+
+from xframe.lowering.padding import pad_stage
+from xframe.lowering.stage import Stage, Tile, activate, clear_product, packed, pad_to, tile_product
+from xframe.lowering.target import Cpu
+from xframe.types import ConvSite, Device, Rounding
+
+#: Bytes of column matrix that a thread makes at a time: they are to be read back from its level-2 cache.
+CHUNK = 1 << 20
+
+
+class Gemm:
+    """Any stride, dilation, padding and grouping. Where the image is the column matrix (1x1, stride 1), it is not copied."""
+
+    name = "gemm"
+
+    def refuses(self, site: ConvSite, device: Device) -> str | None:
+        return None
+
+    def rounding(self, site: ConvSite, cpu: Cpu) -> tuple[str, Rounding]:
+        """One accumulator an output, over the whole reduction."""
+        return "im2col", Rounding(site.reduction)
+
+    def define(self, site: ConvSite, weight: np.ndarray, bias: np.ndarray, relu: bool, layout: str, cpu: Cpu):
+        """See ``xframe.lowering.direct.Direct.define``."""
+        n, g, (oh, ow), (kh, kw) = site.batch, site.groups, site.out_hw, site.kernel
+        (sh, sw), (dh, dw) = site.stride, site.dilation
+        c, ic, oc = site.in_channels, site.in_channels // g, site.out_channels // g
+        height, width = (oh - 1) * sh + (kh - 1) * dh + 1, (ow - 1) * sw + (kw - 1) * dw + 1
+        if not any(site.pads):
+            height, width = site.in_hw
+        pad = pad_stage(site, height, width, c, layout, cpu)
+        pointwise = (kh, kw, sh, sw, g) == (1, 1, 1, 1, 1) and pad is None
+
+        rows = n * oh * ow
+        tile = Tile.choose(rows, oc, cpu)
+        columns, tiles = pad_to(oc, tile.columns), -(-rows // tile.rows)
+        # A row of the kernel is one contiguous run of an NHWC image, unless groups or dilation break it up.
+        taps, run = (1, kw * ic) if g == 1 and dw == 1 else (kw, ic)
+        bytes_a_tile = tile.rows * kh * kw * ic * 4
+        chunks = pad_to(-(-tiles * bytes_a_tile // CHUNK), cpu.threads)
+        by_rows = oc * 4 * kh * kw * ic < bytes_a_tile * tiles or tiles >= 8 * cpu.threads
+
+        x = te.placeholder((n, height, width * c), name="x")
+        w = te.placeholder((g, columns // tile.columns, kh, taps, run, tile.columns), name="w")
+        b = te.placeholder((g, columns), name="b")
+
+        def pixel(m, q, ry, rx, k):
+            m = te.min(m, rows - 1)  # the last tile repeats the last row; the epilogue drops it
+            return x[m // (oh * ow), m // ow % oh * sh + ry * dh, (m % ow * sw + rx * dw) * c + q * ic + k]
+
+        column = pixel if pointwise else te.compute((tiles * tile.rows, g, kh, taps, run), pixel, name="column")
+        ry, rx, k = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, taps), "rx"), te.reduce_axis((0, run), "k")
+        acc = te.compute(
+            (g, tiles * tile.rows, columns),
+            lambda q, m, o: te.sum(
+                column(m, q, ry, rx, k) * w[q, o // tile.columns, ry, rx, k, o % tile.columns], axis=[ry, rx, k]
+            ),
+            name="product",
+        )
+        out = te.compute((rows, g, oc), lambda m, q, o: activate(acc[q, m, o] + b[q, o], relu), name="epilogue")
+
+        def schedule(sch):
+            product, epilogue = sch.get_sblock("product"), sch.get_sblock("epilogue")
+            around, row, reduction = tile_product(
+                sch, product, epilogue, tile, row=1, column=2, order=lambda column, q: [q, column]
+            )
+            q, column = around
+            copy = None if pointwise else sch.get_sblock("column")
+            if copy and run % cpu.lanes == 0:
+                _, lane = sch.split(sch.get_loops(copy)[-1], [None, cpu.lanes])
+                sch.vectorize(lane)
+            if by_rows:  # a thread makes its part of the columns and multiplies it with all weights
+                chunk, row = sch.split(row, [None, max(1, -(-tiles // chunks))])
+                sch.reorder(q, chunk, column, row)
+                if copy:
+                    sch.compute_at(copy, chunk, preserve_unit_loops=True)
+                sch.parallel(sch.fuse(q, chunk))
+            else:  # few rows and many weights: threads share the columns and split the weights
+                if copy:
+                    sch.parallel(sch.get_loops(copy)[0])
+                sch.parallel(sch.fuse(q, column))
+            clear_product(sch, product, reduction)
+
+        weights = packed(weight.reshape(g, oc, ic, kh, kw).transpose(0, 3, 4, 2, 1), columns, tile.columns)
+        weights = weights.reshape(g, columns // tile.columns, kh, taps, run, tile.columns)
+        biases = np.pad(bias.reshape(g, oc), ((0, 0), (0, columns - oc)))
+        product = Stage("product", te.create_prim_func([x, w, b, out]), (weights, biases), (rows, g, oc), schedule)
+        return [pad, product] if pad else [product]

@@ -1,0 +1,83 @@
+"""Writing TIR by hand: parallel straight-line kernels over vectors of channels."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+
+FLOAT = "float32"
+
+
+def kernel(args: dict[str, tuple[int, ...]], body: Callable[..., None]) -> tirx.PrimFunc:
+    """A PrimFunc over float32 buffers of these shapes; ``body(*buffers)`` writes it. It counts as scheduled."""
+    with IRBuilder() as builder:
+        with T.prim_func(s_tir=True):
+            T.func_name("main")
+            T.func_attr({"tirx.noalias": True})
+            buffers = [T.arg(name, T.buffer(shape, FLOAT)) for name, shape in args.items()]
+            with T.sblock("root"):
+                T.reads([])
+                T.writes([])
+                body(*buffers)
+        return builder.get()
+
+
+@contextlib.contextmanager
+def units(*extents: int) -> Iterator[tuple[Any, ...]]:
+    """One parallel loop over the product of ``extents``; yields the index along each."""
+    total = 1
+    for n in extents:
+        total *= n
+    with T.parallel(0, total) as unit:
+        indices = []
+        for n in reversed(extents):
+            indices.append(unit % n)
+            unit = unit // n
+        yield tuple(reversed(indices))
+
+
+def vectors(length: int, lanes: int, body: Callable[[Any, int], None]) -> None:
+    """``body(offset, width)`` over ``length`` contiguous elements: vectors of ``lanes``, then one of what is left."""
+    if length >= lanes:
+        with T.serial(0, length // lanes) as i:
+            body(i * lanes, lanes)
+    if length % lanes:
+        body(length // lanes * lanes, length % lanes)
+
+
+def copy(target, at: Callable[[Any], list], value: Callable[[Any], Any], length: int, lanes: int) -> None:
+    """``target[at(i)] = value(i)`` for i below ``length``, vectorised."""
+
+    def run(offset, width):
+        with T.vectorized(0, width) as v:
+            T.buffer_store(target, value(offset + v), at(offset + v))
+
+    vectors(length, lanes, run)
+
+
+class Scratch:
+    """Names for the vectors of straight-line code: rows of a local array, which LLVM keeps in registers where it can.
+
+    Make it outside the vectorised loop, use it inside: ``keep = scratch.lane(v); x = keep(a + b)``.
+    """
+
+    def __init__(self, rows: int, width: int):
+        self.buffer = T.alloc_buffer((rows, width), FLOAT, scope="local")
+        self.rows = rows
+
+    def lane(self, v) -> Callable[[Any], Any]:
+        free = iter(range(self.rows))
+
+        def keep(value):
+            row = next(free)
+            T.buffer_store(self.buffer, value, [row, v])
+            return self.buffer[row, v]
+
+        return keep
+
+
+def zero():
+    return T.float32(0)

@@ -1,0 +1,55 @@
+"""The zero-padded image that the convolutions read: one copy, which also takes care of odd shapes.
+
+Channels can be padded to whole vectors and rows and columns to whole tiles here, so that no other kernel has tails on
+its input side; an NCHW image becomes NHWC on the way.
+"""
+
+from tvm import tirx
+
+from xframe.lowering import ir
+from xframe.lowering.ir import T
+from xframe.lowering.stage import Stage
+from xframe.lowering.target import Cpu
+from xframe.types import ConvSite
+
+
+def pad_stage(site: ConvSite, height: int, width: int, channels: int, layout: str, cpu: Cpu) -> Stage | None:
+    """Copy the image of ``site`` into a (batch, height, width * channels) one that has the site's top and left padding.
+
+    What lies outside the image is zero; the image may also be cut off at the bottom and right, where a strided
+    convolution does not look. None when there is nothing to do: the image has that shape already.
+    """
+    n, c, (h, w), (top, left, _, _) = site.batch, site.in_channels, site.in_hw, site.pads
+    if layout == "NHWC" and (top, left, h, w, c) == (0, 0, height, width, channels):
+        return None
+    rows, columns = min(h, height - top), min(w, width - left)
+
+    def body(x, y):
+        def fill(i, row, start, length, value):
+            ir.copy(y, lambda k: [i, row, start + k], value, length, cpu.lanes)
+
+        def nothing(_):
+            return ir.zero()
+
+        with ir.units(n, height) as (i, row):
+            with T.If(tirx.all(row >= top, row < top + rows)):
+                with T.Then():
+                    fill(i, row, 0, left * channels, nothing)
+                    if layout == "NHWC" and channels == c:  # a row is one contiguous run in both
+                        fill(i, row, left * c, columns * c, lambda k: x[i, row - top, k])
+                    else:
+                        with T.serial(0, columns) as col:
+                            at = (left + col) * channels
+                            if layout == "NHWC":
+                                fill(i, row, at, c, lambda k: x[i, row - top, col * c + k])
+                            else:
+                                with T.serial(0, c) as k:
+                                    T.buffer_store(y, x[i, k, row - top, col], [i, row, at + k])
+                            fill(i, row, at + c, channels - c, nothing)
+                    fill(i, row, (left + columns) * channels, (width - left - columns) * channels, nothing)
+                with T.Else():
+                    fill(i, row, 0, width * channels, nothing)
+
+    shape = (n, height, width * channels)
+    source = (n, h, w * c) if layout == "NHWC" else (n, c, h, w)
+    return Stage("pad", ir.kernel({"x": source, "y": shape}, body), (), shape)

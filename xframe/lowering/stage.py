@@ -1,0 +1,134 @@
+"""A lowering is a chain of stages, and most of a stage's time is one register-tiled product."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from tvm import s_tir, te, tirx
+
+from xframe.lowering.target import Cpu
+
+
+REDUCTION = 2  # tvm.tirx.IterVar.CommReduce
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One PrimFunc of a lowering: ``func(previous output, *constants) -> output of `shape```.
+
+    ``func`` is the computation and stays what it is; ``schedule`` only reorders it. None: ``func`` is straight-line code
+    that was written in its order.
+    """
+
+    role: str
+    func: tirx.PrimFunc
+    constants: tuple[np.ndarray, ...]
+    shape: tuple[int, ...]
+    schedule: Callable[[s_tir.Schedule], None] | None = None
+
+    def scheduled(self) -> tirx.PrimFunc:
+        if self.schedule is None:
+            return self.func
+        sch = s_tir.Schedule(self.func)
+        self.schedule(sch)
+        return sch.mod["main"]
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A register tile of ``rows`` x ``vectors`` accumulators (``columns`` floats wide)."""
+
+    rows: int
+    vectors: int
+    lanes: int
+
+    @property
+    def columns(self) -> int:
+        return self.vectors * self.lanes
+
+    @staticmethod
+    def choose(rows: int, columns: int, cpu: Cpu, parts: int = 1) -> "Tile":
+        """The tile with the best use of the machine for a ``rows`` x ``columns`` product.
+
+        It must fit the registers: ``parts * vectors * (rows + 1) + 1``, ``parts`` being 2 for complex products. Of those,
+        the one with the most useful multiply-adds a cycle, given two FMAs and two loads a cycle and what the last, partly
+        filled tiles waste.
+        """
+        best, best_score = None, 0.0
+        for vectors in range(1, 9):
+            for r in range(1, 17):
+                if parts * vectors * (r + 1) + 1 > cpu.registers:
+                    continue
+                filled = (
+                    rows / (-(-rows // r) * r) * columns / (-(-columns // (vectors * cpu.lanes)) * vectors * cpu.lanes)
+                )
+                accumulators = parts * r * vectors
+                # half cycles of one step: FMAs, loads, or the FMA latency, whichever is longest, and the loop's own cost
+                step = max(accumulators, 1.25 * (parts * vectors + r), 8) + 2
+                score = filled * accumulators / step
+                if score > best_score:
+                    best, best_score = Tile(r, vectors, cpu.lanes), score
+        assert best is not None
+        return best
+
+
+def pad_to(n: int, multiple: int) -> int:
+    return -(-n // multiple) * multiple
+
+
+def tile_product(sch: s_tir.Schedule, product, epilogue, tile: Tile, row: int, column: int, unroll=(), order=None):
+    """Give the reduction block ``product`` its register tile and fuse ``epilogue``, its consumer, into it.
+
+    ``row`` and ``column`` are the positions of the tiled loops among those of the block, ``unroll`` those of loops that
+    go unrolled inside the reduction. Extents of row and column must be multiples of the tile: products compute into
+    padded temporaries, so that no predicate stands in the inner loop; the epilogue drops what is too much.
+    ``order(column tile, *other outer loops)`` puts the loops around the row tile in order (default: column tile last).
+
+    Returns (outer loops, row tile loop, first reduction loop); end with :func:`clear_product`.
+    """
+    loops = sch.get_loops(product)
+    kinds = [int(v.iter_type) for v in sch.get(product).iter_vars]
+    inner = [loops[i] for i in unroll]
+    outer = [x for i, x in enumerate(loops) if kinds[i] != REDUCTION and i not in (row, column, *unroll)]
+    reduction = [x for i, x in enumerate(loops) if kinds[i] == REDUCTION and i not in unroll]
+    row_tile, r = sch.split(loops[row], [None, tile.rows])
+    column_tile, c = sch.split(loops[column], [None, tile.columns])
+    vector, lane = sch.split(c, [None, tile.lanes])
+    around = order(column_tile, *outer) if order else [*outer, column_tile]
+    sch.reorder(*around, row_tile, *reduction, *inner, r, vector, lane)
+    sch.set_scope(product, 0, "local")
+    sch.reverse_compute_at(epilogue, row_tile, preserve_unit_loops=True)
+    sch.split(sch.get_loops(epilogue)[-1], [None, tile.lanes])
+    depth = len(around) + 1
+    _innermost(sch, epilogue, depth)
+    _innermost(sch, product, depth + len(reduction))
+    return around, row_tile, reduction[0]
+
+
+def clear_product(sch: s_tir.Schedule, product, reduction):
+    """Split off the zeroing of the accumulators at the ``reduction`` loop. The last step: nothing moves blocks after it."""
+    depth = [sch.get(x) for x in sch.get_loops(product)].index(sch.get(reduction))
+    _innermost(sch, sch.decompose_reduction(product, reduction), depth)
+
+
+def _innermost(sch, block, depth):
+    """Vectorise the innermost loop of ``block`` and unroll those from ``depth`` on."""
+    *unrolled, lane = sch.get_loops(block)[depth:]
+    for loop in unrolled:
+        sch.unroll(loop)
+    sch.vectorize(lane)
+
+
+def activate(value, relu: bool):
+    """The epilogue's activation."""
+    return te.max(value, tirx.const(0, "float32")) if relu else value
+
+
+def packed(weight: np.ndarray, columns: int, block: int) -> np.ndarray:
+    """(groups, *reduction, out) -> (groups, out/block, *reduction, block): a column tile's weights in reading order.
+
+    ``out`` is padded with zeros to ``columns``.
+    """
+    weight = np.pad(weight, [(0, 0)] * (weight.ndim - 1) + [(0, columns - weight.shape[-1])])
+    split = weight.reshape(*weight.shape[:-1], columns // block, block)
+    return np.ascontiguousarray(np.moveaxis(split, -2, 1), dtype=np.float32)
