@@ -72,27 +72,28 @@ def sample(
         before = clock()
         step()
         sync()
-        return (clock() - before) * 1e-9
+        return clock() - before
 
+    least, most = int(min_seconds * 1e9), int(max_seconds * 1e9)
     collecting = gc.isenabled()
     gc.collect()
     gc.disable()
     try:
         spent, warmups = timed(), 1
-        while spent < min(min_seconds / 4, max_seconds):
+        while spent < min(least // 4, most) and warmups < MAX_SAMPLES:
             spent += timed()
             warmups += 1
-        seconds = []  # type: List[float]
-        measured, look_again, settled = 0.0, 0, False
-        while not seconds or (spent + measured < max_seconds and len(seconds) < MAX_SAMPLES):
-            seconds.append(timed())
-            measured += seconds[-1]
-            if len(seconds) >= max(min_samples, look_again) and measured >= min_seconds:
-                settled = relative_noise(seconds) <= noise
+        taken = []  # type: List[int]
+        measured, look_again, settled = 0, 0, False
+        while not taken or (spent + measured < most and len(taken) < MAX_SAMPLES):
+            taken.append(timed())
+            measured += taken[-1]
+            if len(taken) >= max(min_samples, look_again) and measured >= least:
+                settled = relative_noise(taken) <= noise
                 if settled:
                     break
-                look_again = len(seconds) + len(seconds) // 4 + 1
-        return Visit(seconds, warmups, settled)
+                look_again = len(taken) + len(taken) // 4 + 1
+        return Visit([ns * 1e-9 for ns in taken], warmups, settled)
     finally:
         if collecting:
             gc.enable()

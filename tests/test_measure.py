@@ -1,0 +1,322 @@
+"""Measuring side by side: what one job does must not cost another its row."""
+
+import itertools
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from xframe import environment, measure
+from xframe.errors import UsageError
+from xframe.measure import Budget, Job
+from xframe.registry import FRAMEWORKS, Row
+from xframe.types import Case, ModelSpec, Outcome, Plan, layer
+
+FAKES = Path(__file__).parent / "worker"
+SPEC = ModelSpec("tiny", (3, 4, 4), (layer("relu1", "relu"),))
+FEEDS = [[np.random.default_rng(i).standard_normal((1, 3, 4, 4)).astype("float32")] for i in range(2)]
+QUICK = Budget(rounds=2, min_samples=4, min_seconds=0.01, max_seconds=0.05, open_limit=30, run_limit=10)
+
+
+def judge(outputs, sites):
+    """Compares with the fakes' formula; the error is relative to a bound of 1e-5."""
+    worst = max(float(np.abs(got[0] - 3 * feed[0]).max()) for got, feed in zip(outputs, FEEDS, strict=True))
+    ok = worst <= 1e-5
+    return SimpleNamespace(ok=ok, error=worst, bound=1e-5, ratio=worst / 1e-5, reason="" if ok else f"off by {worst:g}")
+
+
+@pytest.fixture
+def job(monkeypatch, tmp_path):
+    """Makes a job that runs the fake of that name."""
+    monkeypatch.setenv("PYTHONPATH", str(FAKES))
+    weights = tmp_path / "weights.npz"
+    np.savez(weights, w=np.ones(3, "float32"))
+
+    def make(name, **changes):
+        monkeypatch.setitem(FRAMEWORKS, name, Row("fakes:" + name, (), "none"))
+        return Job(Case("tiny", name, "native", Plan(), "cpu", 1, 1), SPEC, weights, FEEDS, changes.pop("judge", judge))
+
+    return make
+
+
+@pytest.fixture(autouse=True)
+def workers(monkeypatch):
+    """All workers started; afterwards none may live."""
+    started = []
+
+    class Recorded(measure.Worker):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            started.append(self)
+
+    monkeypatch.setattr(measure, "Worker", Recorded)
+    yield started
+    assert all(w._process.returncode is not None for w in started)
+    assert not any(Path(w._folder).exists() for w in started)
+
+
+def by_name(measurements):
+    return {m.case.framework: m for m in measurements}
+
+
+def test_a_good_row_has_everything(job):
+    (m,) = measure.measure([job("Fine")], QUICK)
+    assert m.outcome == Outcome.OK
+    assert m.reason == ""
+    assert len(m.rounds) == 2
+    assert all(len(r) >= 4 for r in m.rounds)
+    assert {"import", "build", "compile", "first"} <= set(m.seconds)
+    assert m.error <= m.error_bound
+    assert m.error_ratio == pytest.approx(m.error / 1e-5)
+    assert m.sites[0].selected == "direct"
+    assert [k.name for k in m.kernels] == ["conv1_direct", "copy"]
+    assert m.peak_bytes > 10 << 20
+    assert m.environment["fake"] == "1.0"
+    assert m.environment["cpus"] == environment.pinned_cpus(1)
+    assert "a fake" in m.notes
+
+
+def test_visits_interleave_and_their_order_is_recorded(job):
+    done = list(measure.measure([job("Fine"), job("Noisy")], QUICK))
+    visits = [m.environment["visits"] for m in done]
+    assert sorted(visits) == [[0, 2], [1, 3]]
+
+
+@pytest.mark.parametrize(
+    ("name", "outcome", "words"),
+    [
+        ("Crash", Outcome.FAILED, "killed by SIGABRT"),
+        ("CrashInBuild", Outcome.FAILED, "exit code 3"),
+        ("Killed", Outcome.FAILED, "out of memory?"),
+        ("OutOfMemory", Outcome.FAILED, "out of memory: MemoryError"),
+        ("PluginError", Outcome.FAILED, "ValueError: first line"),
+        ("Refuses", Outcome.UNSUPPORTED, "no dilation here"),
+        ("Unfaithful", Outcome.NOT_HONOURED, "something else ran"),
+        ("NaN", Outcome.MISMATCH, "before timing: off by nan"),
+        ("Stale", Outcome.MISMATCH, "before timing: the outputs are the same for different inputs"),
+        ("Frozen", Outcome.MISMATCH, "after timing: the outputs are the same for different inputs"),
+        ("Late", Outcome.MISMATCH, "after timing: off by 1"),
+    ],
+)
+def test_a_bad_row_says_why_and_costs_no_other(job, name, outcome, words):
+    done = by_name(measure.measure([job(name), job("Fine")], QUICK))
+    assert done["Fine"].outcome == Outcome.OK
+    assert done[name].outcome == outcome
+    assert words in done[name].reason
+    assert "\n" not in done[name].reason
+    if outcome == Outcome.MISMATCH and "off by" in words:
+        assert done[name].error is not None
+    if "before" in words or outcome != Outcome.MISMATCH:
+        assert not done[name].samples  # nothing wrong was ever timed
+
+
+def test_a_hang_is_a_timeout(job):
+    done = by_name(measure.measure([job("Hang"), job("Fine")], replace(QUICK, run_limit=0.5)))
+    assert done["Hang"].outcome == Outcome.TIMEOUT
+    assert "within 0.5 s" in done["Hang"].reason
+    assert "waiting for a lock" in done["Hang"].environment["stderr"]
+    assert done["Fine"].outcome == Outcome.OK
+
+
+def test_a_profile_that_crashes_does_not_cost_the_row(job):
+    (m,) = measure.measure([job("BadProfile")], QUICK)
+    assert m.outcome == Outcome.OK
+    assert m.kernels == ()
+    assert any("no profile: the worker process died" in n for n in m.notes)
+
+
+def test_a_judge_that_raises_fails_its_row_only(job):
+    def broken(outputs, sites):
+        raise KeyError("no reference")
+
+    done = by_name(measure.measure([job("Fine"), job("Noisy", judge=broken)], QUICK))
+    assert done["Noisy"].outcome == Outcome.FAILED
+    assert "KeyError" in done["Noisy"].reason
+    assert done["Fine"].outcome == Outcome.OK
+
+
+def test_equal_outputs_are_fine_where_the_reference_says_so(job):
+    def judge_stale(outputs, sites):
+        return SimpleNamespace(ok=all(np.all(o[0] == 5) for o in outputs), error=0.0, bound=1.0, ratio=0.0, reason="no")
+
+    (m,) = measure.measure([replace(job("Stale", judge=judge_stale), inputs_matter=False)], QUICK)
+    assert m.outcome == Outcome.OK
+
+
+def test_a_slow_step_is_timed_at_least_once_a_round_and_noted(job):
+    (m,) = measure.measure([job("Slow")], replace(QUICK, min_samples=3))
+    assert [len(r) for r in m.rounds] == [1, 1]
+    assert any("2 of 2 visits ended at their cap" in n for n in m.notes)
+
+
+def test_what_does_not_fit_goes_in_groups(job, workers):
+    jobs = [job("Fine"), job("Noisy"), job("Slow")]
+    done = list(measure.measure(jobs, replace(QUICK, workers=2, rounds=1)))
+    assert [m.outcome for m in done] == [Outcome.OK] * 3
+    groups = sorted(n for m in done for n in m.notes if n.startswith("group"))
+    assert [g.partition(":")[0] for g in groups] == ["group 1", "group 1", "group 2"]
+
+
+def test_little_memory_means_one_at_a_time(job, monkeypatch):
+    monkeypatch.setattr(environment, "available_bytes", lambda: 100 << 20)
+    done = list(measure.measure([job("Fine"), job("Noisy")], replace(QUICK, rounds=1)))
+    assert {n.partition(":")[0] for m in done for n in m.notes if n.startswith("group")} == {"group 1", "group 2"}
+
+
+def test_more_threads_than_cpus_is_noted(job):
+    many = job("Fine")
+    (m,) = measure.measure([replace(many, case=replace(many.case, threads=999))], QUICK)
+    assert m.outcome == Outcome.OK
+    assert any("999 threads on the" in n for n in m.notes)
+
+
+def test_what_can_not_be_measured_is_refused(job):
+    cold, training, odd = job("Fine"), job("Noisy"), job("Slow")
+    jobs = [
+        replace(cold, case=replace(cold.case, cache="cold")),
+        replace(training, case=replace(training.case, direction="backward")),
+        replace(odd, case=replace(odd.case, runner="tvm")),
+    ]
+    done = by_name(measure.measure(jobs, QUICK))
+    assert done["Fine"].outcome == done["Noisy"].outcome == Outcome.UNSUPPORTED
+    assert "needs an artifact" in done["Slow"].reason
+    with pytest.raises(UsageError, match="two different feeds"):
+        replace(cold, feeds=FEEDS[:1])
+    with pytest.raises(UsageError, match="rounds must be positive"):
+        Budget(rounds=0)
+
+
+def interrupt_at(stage, name):
+    def progress(case, at):
+        if at == stage and case.framework == name:
+            raise KeyboardInterrupt
+
+    return progress
+
+
+def collect(jobs, budget, progress):
+    """The rows that came out before the interrupt did."""
+    rows = []
+    with pytest.raises(KeyboardInterrupt):
+        for m in measure.measure(jobs, budget, progress):
+            rows.append(m)  # noqa: PERF402
+    return by_name(rows)
+
+
+def test_interrupt_between_rounds_keeps_what_was_timed(job):
+    rows = collect([job("Fine"), job("Noisy")], replace(QUICK, rounds=3), interrupt_at("round 2 of 3", "Noisy"))
+    assert {n: len(m.rounds) for n, m in rows.items()} in ({"Fine": 2, "Noisy": 1}, {"Fine": 1, "Noisy": 1})
+    for m in rows.values():
+        assert m.outcome == Outcome.OK
+        assert any("interrupted after" in n for n in m.notes)
+
+
+def test_interrupt_before_anything_was_timed_keeps_failures_only(job):
+    rows = collect([job("Refuses"), job("Fine")], QUICK, interrupt_at("round 1 of 2", "Fine"))
+    assert set(rows) == {"Refuses"}
+
+
+def test_interrupt_while_opening_leaves_no_process(job, workers):
+    assert collect([job("Fine"), job("Slow"), job("Noisy")], QUICK, interrupt_at("open", "Slow")) == {}
+    assert len(workers) <= 2
+
+
+def test_interrupt_while_verifying_again_keeps_the_others(job):
+    rows = collect([job("Fine"), job("Noisy")], QUICK, interrupt_at("verify again", "Fine"))
+    assert "Noisy" in rows
+    assert "Fine" not in rows
+
+
+def test_second_interrupt_ends_at_once(job):
+    def progress(case, at):
+        if at in ("round 2 of 2", "verify again"):
+            raise KeyboardInterrupt
+
+    assert collect([job("Fine"), job("Noisy")], QUICK, progress) == {}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs setitimer")
+def test_a_signal_in_the_middle_of_a_step_costs_the_row_being_timed(job):
+    """A real signal while the host waits for a reply."""
+
+    def progress(case, at):
+        if at == "round 2 of 2" and case.framework == "Slow":
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+
+    def handler(number, frame):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        rows = collect([job("Fine"), job("Slow")], QUICK, progress)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert rows["Fine"].outcome == Outcome.OK
+    assert "Slow" not in rows
+
+
+def test_abandoned_iteration_ends_the_workers(job, workers):
+    stream = measure.measure([job("Refuses"), job("Fine"), job("Noisy")], QUICK)
+    next(stream)
+    stream.close()
+    assert all(w.dead for w in workers)
+
+
+def test_a_feed_too_many_still_only_costs_its_row(job):
+    three = replace(job("Fine"), feeds=[*FEEDS, FEEDS[0]])
+    done = by_name(measure.measure([three, job("Noisy")], QUICK))
+    assert "same for different inputs" in done["Fine"].reason
+    assert done["Noisy"].outcome == Outcome.OK
+
+
+def test_progress_names_the_stages_in_order(job):
+    stages = []
+    list(measure.measure([job("Fine")], QUICK, lambda case, stage: stages.append(stage)))
+    assert stages == ["open", "verify", "round 1 of 2", "round 2 of 2", "verify again", "profile"]
+
+
+def test_host_facts_are_complete_and_plain():
+    import json
+
+    facts = environment.capture()
+    assert json.loads(json.dumps(facts)) == facts
+    assert facts["device"] == environment.cpu_device().slug
+    assert facts["versions"]["numpy"] == np.__version__
+    assert facts["cores"] == len(facts["cpus_allowed"])
+
+
+@pytest.mark.parametrize(
+    ("model", "flags", "slug"),
+    [
+        ("Intel(R) Xeon(R) Platinum 8480C CPU @ 2.00GHz", "avx avx2 avx512f", "intel-xeon-platinum-8480c-avx512-"),
+        ("AMD EPYC 9R14 96-Core Processor", "avx avx2 avx512f", "amd-epyc-9r14-avx512-"),
+        ("AMD Ryzen 7 3700X 8-Core Processor", "avx avx2", "amd-ryzen-7-3700x-avx2-"),
+    ],
+)
+def test_device_slug(monkeypatch, model, flags, slug):
+    monkeypatch.setattr(environment, "cpuinfo", lambda: {"model name": model, "flags": flags})
+    assert environment.cpu_device().slug.startswith(slug)
+
+
+def test_device_slug_without_cpuinfo(monkeypatch):
+    monkeypatch.setattr(environment, "cpuinfo", dict)
+    monkeypatch.setattr(environment.platform, "processor", lambda: "")
+    monkeypatch.setattr(environment.platform, "machine", lambda: "arm64")
+    assert environment.cpu_device().slug.startswith("arm64-arm64-")
+
+
+def test_pinning_takes_separate_cores_first(monkeypatch):
+    siblings = {0: "0,2", 1: "1,3", 2: "0,2", 3: "1,3"}
+    monkeypatch.setattr(environment, "allowed_cpus", lambda: [0, 1, 2, 3])
+    monkeypatch.setattr(environment, "_read", lambda path: siblings[int(path.parent.parent.name[3:])])
+    assert [environment.pinned_cpus(n) for n in (1, 2, 3, 9)] == [[0], [0, 1], [0, 1, 2], [0, 1, 2, 3]]
+
+
+def test_counting_of_visits_goes_on_over_rows_that_fall_out(job):
+    done = by_name(measure.measure([job("Late"), job("Fine")], replace(QUICK, rounds=3)))
+    seen = sorted(itertools.chain(done["Late"].environment["visits"], done["Fine"].environment["visits"]))
+    assert seen == list(range(6))

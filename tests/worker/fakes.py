@@ -1,0 +1,184 @@
+"""Frameworks that do as told, for the tests of the worker and of measuring: each misbehaves in one way."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+
+from xframe.errors import NotHonoured, Unsupported
+from xframe.types import ConvSite, Kernel, Rounding, SiteRecord
+
+SITE = ConvSite(1, 3, (4, 4), 8, (3, 3))
+SCALE = 3.0
+
+
+def expected(feeds):
+    """What every honest fake computes."""
+    return [np.asarray(feeds[0]) * SCALE]
+
+
+class Executable:
+    seconds = {"compile": 0.25}
+    environment = {"fake": "1.0", "threads_seen": os.environ.get("OMP_NUM_THREADS")}
+    notes = ("a fake",)
+    sites = (SiteRecord(SITE, "conv1", None, "direct", "tile 4", Rounding(27, 2.0, (1, 1))),)
+    pause = 0.0005
+
+    def __init__(self):
+        self.steps = 0
+        self.closed = False
+
+    def bind(self, feeds):
+        self.feeds = [np.array(f) for f in feeds]
+
+    def step(self):
+        self.steps += 1
+        time.sleep(self.pause)
+        self.out = self.compute()
+
+    def compute(self):
+        return expected(self.feeds)
+
+    def sync(self):
+        pass
+
+    def fetch(self):
+        return self.out
+
+    def profile(self):
+        return [Kernel("conv1_direct", 0.0, 1e-3, SITE), Kernel("copy", 1e-3, 1.5e-3)]
+
+    def close(self):
+        pass
+
+
+class Fine:
+    version = "1.0"
+    layout = "NCHW"
+    executable = Executable
+
+    def build(self, spec, weights, device, batch, threads):
+        return self.executable()
+
+
+def fake(**members):
+    """A framework whose executable has other members."""
+    return type("Fake", (Fine,), {"executable": type("Fake", (Executable,), members)})
+
+
+def _abort(self):
+    print("about to abort", file=sys.stderr, flush=True)
+    os.abort()
+
+
+def _bad_alloc(self):
+    os.write(2, b"terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n")
+    os.abort()
+
+
+def _memory_error(self):
+    raise MemoryError("cannot allocate an array")
+
+
+def _plugin_error(self):
+    raise ValueError("first line\nsecond line")
+
+
+def _hang(self):
+    print("waiting for a lock", file=sys.stderr, flush=True)
+    time.sleep(1000)
+
+
+def _orphan_and_die(self):
+    child = subprocess.Popen(["sleep", "1000"])
+    with open(os.environ["FAKE_PID_FILE"], "w") as f:
+        f.write(str(child.pid))
+    os._exit(7)
+
+
+def _noise(self):
+    os.write(1, b'{"ok": true, "noise": 1}\n')
+    print("noise from Python")
+    return expected(self.feeds)
+
+
+def _stale(self):
+    return [np.full(self.feeds[0].shape, 5.0)]
+
+
+def _frozen(self):
+    """Right until it has run often, then what it last computed, whatever the input."""
+    self.cached = expected(self.feeds) if self.steps < 10 else self.cached
+    return self.cached
+
+
+def _late(self):
+    """Right for the first steps, then wrong: a race, an optimisation that kicks in."""
+    return expected(self.feeds) if self.steps < 6 else [expected(self.feeds)[0] + 1]
+
+
+Crash = fake(compute=_abort)
+BadAlloc = fake(compute=_bad_alloc)
+OutOfMemory = fake(compute=_memory_error)
+PluginError = fake(compute=_plugin_error)
+Killed = fake(compute=lambda self: os.kill(os.getpid(), signal.SIGKILL))
+Hang = fake(compute=_hang)
+Orphan = fake(compute=_orphan_and_die)
+Noisy = fake(compute=_noise)
+NaN = fake(compute=lambda self: [expected(self.feeds)[0] * np.nan])
+Stale = fake(compute=_stale)
+Frozen = fake(compute=_frozen)
+Late = fake(compute=_late)
+Slow = fake(pause=0.4)
+BadProfile = fake(profile=_abort)
+
+
+class CrashInBuild(Fine):
+    def build(self, spec, weights, device, batch, threads):
+        os._exit(3)
+
+
+class Refuses(Fine):
+    def build(self, spec, weights, device, batch, threads):
+        raise Unsupported("no dilation here")
+
+
+class Unfaithful(Fine):
+    def build(self, spec, weights, device, batch, threads):
+        raise NotHonoured("something else ran")
+
+
+class Nhwc:
+    """A backend whose artifact is NHWC: its outputs are the inputs with 100 * channel added."""
+
+    version = "1.0"
+
+    def compile(self, artifact, plan, device, threads):
+        def compute(self):
+            return [self.feeds[0] + 100 * np.arange(self.feeds[0].shape[3], dtype="float32")]
+
+        return type("Fake", (Executable,), {"compute": compute})()
+
+
+class Exports(Fine):
+    """Exports a Relu, and says in a file how often it did."""
+
+    layout = "NCHW"
+
+    def export(self, spec, weights, batch):
+        from onnx import TensorProto, helper
+
+        with open(os.environ["FAKE_COUNT_FILE"], "a") as f:
+            f.write("x")
+        shape = [batch, *spec.input]
+        values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n in "xy"]
+        graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"], name="r")], "g", values[:1], values[1:])
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+class ExportFails(Fine):
+    def export(self, spec, weights, batch):
+        raise Unsupported("lrn has no counterpart")

@@ -1,0 +1,230 @@
+"""The worker process and the host's handle on it."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import fakes
+import numpy as np
+import pytest
+
+from xframe import errors
+from xframe.types import Artifact, ModelSpec, Plan, TensorInfo, layer
+from xframe.worker import wire
+from xframe.worker.host import Worker, settle, worker_environment
+
+SPEC = ModelSpec("tiny", (3, 4, 4), (layer("relu1", "relu"),))
+FEED = np.arange(48, dtype="float32").reshape(1, 3, 4, 4)
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(fakes.__file__).parent))
+
+
+@pytest.fixture
+def worker():
+    with Worker(1) as w:
+        yield w
+
+
+@pytest.fixture
+def opened(worker, tmp_path):
+    """Opens a fake in the worker."""
+
+    def open_fake(name):
+        weights = tmp_path / "weights.npz"
+        np.savez(weights, w=np.ones(3, "float32"))
+        fields = {"device": "cpu", "batch": 1, "threads": 1, "spec": SPEC.to_json(), "weights": weights}
+        return worker.call("open", 30, runner="native", plugin=[name, "fakes:" + name, [], "none"], **fields)
+
+    return open_fake
+
+
+def gone(pid):
+    """Has the process ended (or is it a zombie that its new parent has yet to reap)?"""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("Z")
+    except OSError:
+        return True
+
+
+def test_open_run_time_fetch_profile(worker, opened):
+    reply = opened("Fine")
+    assert set(reply["seconds"]) == {"import", "build", "compile"}
+    assert reply["seconds"]["compile"] == 0.25
+    assert reply["environment"]["threads_seen"] == "1"
+    assert reply["notes"] == ["a fake"]
+    assert wire.sites_of(reply["sites"]) == fakes.Executable.sites
+    outputs, ran = worker.run([FEED], 30)
+    assert np.array_equal(outputs[0], 3 * FEED)
+    assert ran["first_s"] > 0
+    timed = worker.call("time", 30, min_samples=4, min_seconds=0.0, max_seconds=1.0, noise=10.0)
+    assert len(timed["seconds"]) == 4
+    assert all(s >= fakes.Executable.pause for s in timed["seconds"])
+    assert np.array_equal(worker.fetch(30)[0], 3 * FEED)
+    assert wire.kernels_of(worker.call("profile", 30)["kernels"])[0].site == fakes.SITE
+
+
+def test_peak_memory_is_the_workers_own_not_its_parents(worker, opened):
+    ballast = np.ones(50_000_000)  # 400 MB here, none there
+    assert opened("Fine")["peak_bytes"] < ballast.nbytes
+    assert worker.call("profile", 30)["peak_bytes"] > 10 << 20
+
+
+def test_noise_on_file_descriptor_1_is_no_reply(worker, opened):
+    opened("Noisy")
+    outputs, reply = worker.run([FEED], 30)
+    assert "noise" not in reply
+    assert np.array_equal(outputs[0], 3 * FEED)
+    assert "noise from Python" in worker.log()
+
+
+def test_layout_is_converted_outside(worker):
+    nhwc = TensorInfo("x", (1, 4, 5, 3), "float32", "NHWC")
+    artifact = Artifact("a.onnx", "", "m", "fake", "1", 17, (nhwc,), (nhwc,), ())
+    row = ["nhwc", "fakes:Nhwc", [], "none"]
+    fields = {"device": "cpu", "batch": 1, "threads": 1, "artifact": artifact, "plan": Plan()}
+    worker.call("open", 30, runner="backend", plugin=row, **fields)
+    feed = np.random.default_rng(0).standard_normal((1, 3, 4, 5)).astype("float32")
+    outputs, _ = worker.run([feed], 30)
+    assert np.array_equal(outputs[0], feed + np.array([0, 100, 200], "float32").reshape(1, 3, 1, 1))
+    with pytest.raises(errors.XframeError, match="1 inputs, there are 2 arrays"):
+        worker.run([feed, feed], 30)
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "words"),
+    [
+        ("Refuses", errors.Unsupported, "no dilation here"),
+        ("Unfaithful", errors.NotHonoured, "something else ran"),
+        ("CrashInBuild", errors.WorkerDied, "died in open: exit code 3"),
+        ("Missing", errors.XframeError, "AttributeError"),
+    ],
+)
+def test_errors_in_open_keep_their_class(opened, name, error, words):
+    with pytest.raises(error, match=words):
+        opened(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Crash", r"died in run: killed by SIGABRT \(its last words: about to abort\)"),
+        ("Killed", "killed by SIGKILL: out of memory\\?"),
+        ("BadAlloc", "died in run: out of memory .*bad_alloc"),
+    ],
+)
+def test_a_death_is_put_into_words(worker, opened, name, words):
+    opened(name)
+    with pytest.raises(errors.WorkerDied, match=words):
+        worker.run([FEED], 30)
+    with pytest.raises(errors.WorkerDied, match="after its end"):
+        worker.call("profile", 30)
+
+
+def test_python_errors_are_one_line_and_the_traceback_is_in_the_log(worker, opened):
+    opened("PluginError")
+    with pytest.raises(errors.XframeError) as e:
+        worker.run([FEED], 30)
+    assert str(e.value) == "ValueError: first line"
+    assert "Traceback" in worker.log()
+    assert worker.call("profile", 30)["ok"]  # it lives on
+
+
+def test_memory_error_says_so(worker, opened):
+    opened("OutOfMemory")
+    with pytest.raises(errors.XframeError, match="out of memory: MemoryError"):
+        worker.run([FEED], 30)
+
+
+def test_a_hang_ends_at_its_limit(worker, opened):
+    opened("Hang")
+    with pytest.raises(errors.WorkerTimeout, match=r"run did not finish within 0.5 s .*waiting for a lock"):
+        worker.run([FEED], 0.5)
+    assert gone(worker.pid)
+
+
+def test_what_a_dead_worker_started_dies_too(worker, opened, monkeypatch, tmp_path):
+    pid_file = tmp_path / "pid"
+    monkeypatch.setenv("FAKE_PID_FILE", str(pid_file))
+    with Worker(1) as other:
+        fields = {"device": "cpu", "batch": 1, "threads": 1, "spec": SPEC.to_json(), "weights": tmp_path / "w.npz"}
+        np.savez(tmp_path / "w.npz", w=np.ones(1))
+        other.call("open", 30, runner="native", plugin=["o", "fakes:Orphan", [], "none"], **fields)
+        with pytest.raises(errors.WorkerDied, match="exit code 7"):
+            other.run([FEED], 30)
+    for _ in range(100):
+        if gone(int(pid_file.read_text())):
+            break
+        time.sleep(0.05)
+    assert gone(int(pid_file.read_text()))
+
+
+def test_order_and_names_of_commands_are_checked(worker):
+    with pytest.raises(errors.XframeError, match="before anything was opened"):
+        worker.fetch(30)
+    with pytest.raises(errors.XframeError, match="no command 'handle'"):
+        worker.call("handle", 30)
+
+
+def test_missing_module_and_missing_interpreter_are_unavailable(worker):
+    fields = {"device": "cpu", "batch": 1, "threads": 1, "runner": "native"}
+    with pytest.raises(errors.Unavailable, match=r"pip install 'xframe-eval\[cafe\]'"):
+        worker.call("open", 30, plugin=["caffe", "fakes:Fine", ["no_such_module_here"], "cafe"], **fields)
+    with pytest.raises(errors.Unavailable, match="can't start a worker with /no/such/python"):
+        Worker(1, python="/no/such/python")
+
+
+def test_worker_is_pinned_before_anything_is_imported():
+    cpu = max(os.sched_getaffinity(0))
+    with Worker(1, cpus=[cpu]) as w:
+        w.call("open", 30, runner="backend", plugin=["n", "fakes:Nhwc", [], ""], device="cpu", batch=1, threads=1,
+               plan=Plan(), artifact=None)  # fmt: skip
+        assert os.sched_getaffinity(w.pid) == {cpu}
+
+
+def test_environment_pins_all_alike_and_drops_what_does_not(monkeypatch):
+    monkeypatch.setenv("OMP_PROC_BIND", "close")
+    monkeypatch.setenv("XLA_FLAGS", "--mine")
+    monkeypatch.setenv("OMP_NUM_THREADS", "64")
+    env = worker_environment(3)
+    assert {env[n + "_NUM_THREADS"] for n in ("OMP", "OPENBLAS", "MKL", "TVM")} == {"3"}
+    assert "OMP_PROC_BIND" not in env
+    assert env["TVM_BIND_THREADS"] == "0"
+    assert env["XLA_FLAGS"].startswith("--mine ")
+    assert "intra_op_parallelism_threads=3" in env["XLA_FLAGS"]
+    assert env["CUDA_VISIBLE_DEVICES"] == "-1"
+    assert worker_environment(1, "cuda:0").get("CUDA_VISIBLE_DEVICES") == os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+def test_worker_ends_when_its_host_is_gone(opened, worker):
+    opened("Fine")
+    worker._process.stdin.close()
+    assert worker._process.wait(timeout=10) == 1
+    worker.kill()
+
+
+def test_close_twice_and_after_death_is_fine():
+    w = Worker(1)
+    folder = Path(w._folder)
+    w.kill()
+    w.close()
+    w.close()
+    assert not folder.exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_settle_sees_a_spinning_process():
+    assert settle([])
+    spinning = os.fork()
+    if spinning == 0:
+        while True:
+            pass
+    try:
+        assert not settle([spinning])
+    finally:
+        os.kill(spinning, 9)
+        os.waitpid(spinning, 0)
+    assert settle([spinning])
