@@ -1,0 +1,150 @@
+"""Results on disk: one ``run.json`` with everything that was measured, raw samples included."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from xframe.errors import XframeError
+from xframe.files import atomic
+from xframe.types import Measurement
+from xframe.worker.timing import quartiles
+from xframe.worker.wire import plain
+
+#: Grows with every change that an older reader would misread.
+SCHEMA = 1
+
+#: Keys that every row has, whatever became of it.
+ROW_KEYS = (
+    "model", "framework", "backend", "lowering", "device", "batch", "threads", "direction", "outcome", "reason",
+    "median_s", "iqr_s", "samples", "max_abs_error", "error_bound", "error_ratio", "peak_bytes", "compile_s", "notes",
+    "fallback",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Run:
+    """One invocation. ``created`` is ISO 8601 with a time zone, ``command`` the argument list."""
+
+    schema: int
+    created: str
+    command: Sequence[str]
+    environment: Mapping[str, Any]
+    measurements: Sequence[Measurement]
+
+
+def row(measurement: Measurement) -> dict[str, Any]:
+    """The flat row of :data:`ROW_KEYS`: what tables, ``--json`` and comparisons read. Seconds and bytes.
+
+    ``backend`` is ``native`` or a backend's name; ``lowering`` is the plan's label for ``tvm``, ``auto`` for a runner
+    that picks by itself; ``samples`` is a count; ``fallback`` maps site keys to the reason of the refusal.
+    """
+    case, samples = measurement.case, measurement.samples
+    q1, median, q3 = quartiles(samples) if samples else (None, None, None)
+    return _finite(
+        {
+            "model": case.model,
+            "framework": case.framework,
+            "backend": case.runner,
+            "lowering": case.plan.label if case.runner == "tvm" else "auto",
+            "device": case.device,
+            "batch": case.batch,
+            "threads": case.threads,
+            "direction": case.direction,
+            "outcome": measurement.outcome.value,
+            "reason": measurement.reason,
+            "median_s": median,
+            "iqr_s": None if q1 is None or q3 is None else q3 - q1,
+            "samples": len(samples),
+            "max_abs_error": measurement.error,
+            "error_bound": measurement.error_bound,
+            "error_ratio": measurement.error_ratio,
+            "peak_bytes": measurement.peak_bytes,
+            "compile_s": measurement.seconds.get("compile", measurement.seconds.get("build")),
+            "notes": list(measurement.notes),
+            "fallback": {site.key: why for site, why in case.plan.fallback},
+        }
+    )
+
+
+def _detailed(measurement: Measurement) -> dict[str, Any]:
+    """A row with what it was derived from."""
+    case = measurement.case
+    artifact = case.artifact and {k: v for k, v in plain(case.artifact).items() if k != "conv_sites"}
+    extra = {
+        "cache": case.cache,
+        "artifact": artifact,
+        "plan": case.plan.to_json(),
+        "rounds_s": measurement.rounds,
+        "seconds": measurement.seconds,
+        "sites": measurement.sites,
+        "kernels": measurement.kernels,
+        "environment": measurement.environment,
+    }
+    return {**row(measurement), **_finite(plain(extra))}
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN and no infinity: they become null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    return [_finite(v) for v in value] if isinstance(value, list) else value
+
+
+def write(run: Run, folder: Path) -> Path:
+    """Write ``folder/run.json``, whole or not at all; an older one stays until then.
+
+    Raises
+    ------
+    XframeError
+        The folder can't be written, or the disk is full.
+    """
+    path = Path(folder) / "run.json"
+    content = {
+        "schema": run.schema,
+        "created": run.created,
+        "command": list(run.command),
+        "environment": _finite(plain(run.environment)),
+        "rows": [_detailed(m) for m in run.measurements],
+    }
+    text = json.dumps(content, indent=1, allow_nan=False)
+    with atomic(path) as part:
+        part.write_text(text + "\n", encoding="utf-8")
+    return path
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What :func:`write` wrote, given the file or its folder.
+
+    Raises
+    ------
+    XframeError
+        It is missing, broken, of another schema, or a row lacks a key.
+    """
+    path = Path(path)
+    path = path / "run.json" if path.is_dir() else path
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as e:
+        raise XframeError(f"can't read {path}: {e.strerror or e}; give a run.json or the folder that holds one") from e
+    except ValueError as e:
+        raise XframeError(f"{path} is not a whole JSON file ({e}): it was cut short or edited; run it again") from e
+    if not isinstance(data, dict) or "schema" not in data:
+        raise XframeError(f"{path} is not a result of xframe: it has no schema number")
+    if data["schema"] != SCHEMA:
+        raise XframeError(
+            f"{path} has schema {data['schema']!r}, this xframe reads {SCHEMA}: run it again, or read it with the"
+            " version that wrote it"
+        )
+    for key in ("created", "command", "environment", "rows"):
+        if key not in data:
+            raise XframeError(f"{path} lacks {key!r}: it was edited or cut; run it again")
+    for number, one in enumerate(data["rows"]):
+        missing = [k for k in (*ROW_KEYS, "rounds_s") if not isinstance(one, dict) or k not in one]
+        if missing:
+            raise XframeError(f"{path}: row {number} lacks {', '.join(missing)}; run it again")
+    return data
