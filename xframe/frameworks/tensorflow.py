@@ -1,0 +1,197 @@
+"""TensorFlow: an NHWC ``tf.function`` with its weights as graph constants; export through tf2onnx."""
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # its start-up notes are no news; read at import
+
+import tensorflow as tf
+
+from xframe.errors import Unavailable
+from xframe.frameworks import common
+from xframe.types import Layer, ModelSpec
+
+Weights = Mapping[str, Any]
+
+
+def _padding(item: Layer, in_hw: tuple[int, ...]) -> str | None:
+    """``"VALID"`` or ``"SAME"`` when that means the layer's pads, else None."""
+    dilation = item["dilation"] if item.op == "conv" else (1, 1)
+    if not any(item["pads"]):
+        return "VALID"
+    same = []
+    for n, k, s, d in zip(in_hw, item["kernel"], item["stride"], dilation, strict=True):
+        total = max((-(-n // s) - 1) * s + d * (k - 1) + 1 - n, 0)
+        same.append((total // 2, total - total // 2))
+    return "SAME" if item["pads"] == (same[0][0], same[1][0], same[0][1], same[1][1]) else None
+
+
+def _pads(item: Layer) -> list[list[int]]:
+    top, left, bottom, right = item["pads"]
+    return [[0, 0], [top, bottom], [left, right], [0, 0]]
+
+
+def _conv(item: Layer, w: Weights, x):
+    padding = _padding(item, x.shape[1:3]) or _pads(item)
+    y = tf.nn.conv2d(x, w[f"{item.name}.weight"], item["stride"], padding, dilations=item["dilation"])
+    return tf.nn.bias_add(y, w[f"{item.name}.bias"])
+
+
+def _maxpool(item: Layer, w: Weights, x):
+    padding = _padding(item, x.shape[1:3])
+    if padding is None:
+        x, padding = tf.pad(x, _pads(item), constant_values=float("-inf")), "VALID"
+    return tf.nn.max_pool2d(x, item["kernel"], item["stride"], padding)
+
+
+def _avgpool(item: Layer, w: Weights, x):
+    padding = _padding(item, x.shape[1:3])
+    if padding:  # does not count padding
+        return tf.nn.avg_pool2d(x, item["kernel"], item["stride"], padding)
+    factor = np.float32(np.prod(item["kernel"])) / common.window_counts(item, x.shape[1:3])
+    return tf.nn.avg_pool2d(tf.pad(x, _pads(item)), item["kernel"], item["stride"], "VALID") * factor[..., None]
+
+
+def _batchnorm(item: Layer, w: Weights, x):
+    scale, shift, mean, var = (w[f"{item.name}.{part}"] for part in ("scale", "shift", "mean", "var"))
+    return tf.compat.v1.nn.fused_batch_norm(x, scale, shift, mean, var, item["epsilon"], is_training=False)[0]
+
+
+def _lrn(item: Layer, w: Weights, x):
+    # TensorFlow's alpha multiplies the sum, ours the mean.
+    radius, alpha = item["size"] // 2, item["alpha"] / item["size"]
+    return tf.nn.local_response_normalization(x, radius, item["bias"], alpha, item["beta"])
+
+
+def _flatten(item: Layer, w: Weights, x):
+    """In HWC order; :func:`network` transposes before where CHW is needed."""
+    return tf.reshape(x, [x.shape[0], int(np.prod(x.shape[1:]))])
+
+
+#: Op -> its TensorFlow form, given the layer, all weights and its inputs (NHWC).
+OPS: dict[str, Callable[..., Any]] = {
+    "conv": _conv,
+    "fc": lambda item, w, x: tf.nn.bias_add(tf.matmul(x, w[f"{item.name}.weight"]), w[f"{item.name}.bias"]),
+    "batchnorm": _batchnorm,
+    "relu": lambda item, w, x: tf.nn.relu(x),
+    "maxpool": _maxpool,
+    "avgpool": _avgpool,
+    "lrn": _lrn,
+    "dropout": lambda item, w, x: x,
+    "flatten": _flatten,
+    "add": lambda item, w, *xs: tf.add_n(xs) if len(xs) > 2 else tf.add(*xs),
+    "concat": lambda item, w, *xs: tf.concat(xs, -1),
+    "softmax": lambda item, w, x: tf.nn.softmax(x, -1),
+}
+
+
+def network(spec: ModelSpec, w: Weights, x):
+    """The network's output for the NHWC tensor ``x``, with the weights of :func:`common.channels_last`."""
+    values, sources = {"input": x}, spec.sources()
+    absorbed = common.absorbed_flattens(spec).values()
+    for item in spec.layers:
+        xs = [values[s] for s in sources[item.name]]
+        if item.op == "flatten" and len(xs[0].shape) == 4 and item.name not in absorbed:
+            xs = [tf.transpose(xs[0], [0, 3, 1, 2])]
+        values[item.name] = OPS[item.op](item, w, *xs)
+    return tf.identity(values[spec.layers[-1].name], "output")
+
+
+def _threads(threads: int) -> tuple[str, ...]:
+    """Set both thread pools, or tell that they were made earlier in this process with another size."""
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        tf.config.threading.set_inter_op_parallelism_threads(1)
+    except RuntimeError:
+        have = tf.config.threading.get_intra_op_parallelism_threads()
+        if have != threads:
+            return (f"tensorflow was started with {have or 'its default of'} threads and can't change to {threads}",)
+    return ()
+
+
+class _Network(common.Network):
+    def __init__(self, spec: ModelSpec, weights: Weights, device: str, batch: int, notes: tuple[str, ...]):
+        environment = {
+            "tensorflow": tf.__version__,
+            "intra_op_threads": tf.config.threading.get_intra_op_parallelism_threads(),
+            "inter_op_threads": tf.config.threading.get_inter_op_parallelism_threads(),
+            "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1") != "0",
+            "tf32": tf.config.experimental.tensor_float_32_execution_enabled(),
+            "layout": "NHWC",
+        }
+        super().__init__(spec, batch, environment, notes)
+        self._device = device
+        w = common.channels_last(spec, weights)
+        fc = {f"{x.name}.weight" for x in spec.layers if x.op == "fc"}
+        with tf.device(device):
+            resident = {name: tf.constant(w[name]) for name in fc}
+
+            def run(x):
+                return network(spec, {k: resident[k] if k in fc else tf.constant(v) for k, v in w.items()}, x)
+
+            signature = [tf.TensorSpec(common.to_channels_last(np.empty(self._shape)).shape, tf.float32)]
+            self._run = tf.function(run, input_signature=signature, autograph=False).get_concrete_function()
+
+    def bind(self, feeds: list[Any]) -> None:
+        with tf.device(self._device):
+            self._x = tf.constant(common.to_channels_last(self.checked(feeds)))
+
+    def step(self) -> None:
+        self._y = self._run(self._x)
+
+    def sync(self) -> None:
+        """On a CPU the call of a concrete function returns when it is done."""
+        if "GPU" in self._device:
+            tf.test.experimental.sync_devices()
+
+    def fetch(self) -> list[np.ndarray]:
+        return [common.to_canonical(self._y.numpy())]
+
+
+class TensorFlow:
+    """See :class:`xframe.protocols.Framework`. An image output of the exported graph is NHWC as well."""
+
+    layout = "NHWC"
+    version = tf.__version__
+
+    def build(self, spec: ModelSpec, weights: Weights, device: str, batch: int, threads: int) -> _Network:
+        """The network as one concrete function; float32 throughout, TF32 off.
+
+        All weights but those of fc are constants of its graph, as in a frozen model: oneDNN then keeps them reordered.
+        The fc weights are resident tensors: as constants, Grappler's copies of them cost AlexNet 20 s and 4 GB at the
+        first step and save 4 % of a step. The thread pools can be sized once per process.
+
+        Raises
+        ------
+        UsageError
+            The spec, the weights or the name of the device make no sense.
+        Unavailable
+            ``device`` is a GPU that TensorFlow does not see.
+        """
+        index = common.device_index(device)
+        seen = len(tf.config.list_physical_devices("GPU"))
+        if index is not None and index >= seen:
+            raise Unavailable(
+                f"tensorflow on {device}: TensorFlow {self.version} sees {seen} GPUs; use --device cpu, or install "
+                "tensorflow[and-cuda] on a machine with a GPU"
+            )
+        notes = _threads(threads)
+        tf.config.experimental.enable_tensor_float_32_execution(False)
+        start = time.perf_counter()
+        network = _Network(spec, weights, "/CPU:0" if index is None else f"/GPU:{index}", batch, notes)
+        network.seconds = {"build": time.perf_counter() - start}
+        return network
+
+    def export(self, spec: ModelSpec, weights: Weights, batch: int) -> Any:
+        """``onnx.ModelProto`` by tf2onnx, input NHWC. Raises UsageError as ``build``.
+
+        The weights go through the conversion as inputs and become initializers afterwards, because tf2onnx copies
+        constants in each of its passes (AlexNet: 2 s instead of 70).
+        """
+        from xframe.frameworks.tensorflow_export import export
+
+        return export(spec, common.channels_last(spec, weights), batch, network)

@@ -1,0 +1,81 @@
+"""tf2onnx in seconds: a network is converted with its weights as inputs, which become initializers afterwards."""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import tensorflow as tf
+import tf2onnx
+from onnx import helper, numpy_helper
+
+from xframe.types import ModelSpec
+
+OPSET = 18
+
+#: What tf2onnx does to a weight before using it -> the same in numpy, given the weight, the node's second input (None
+#: when it has none) and its attributes.
+FOLDED: dict[str, Callable[[np.ndarray, Any, dict[str, Any]], np.ndarray]] = {
+    "Identity": lambda w, _, attrs: w,
+    "Transpose": lambda w, _, attrs: np.transpose(w, attrs.get("perm")),
+    "Reshape": lambda w, shape, attrs: np.reshape(w, shape),
+    "Squeeze": lambda w, axes, attrs: np.squeeze(w, tuple(axes)),
+    "Unsqueeze": lambda w, axes, attrs: np.expand_dims(w, tuple(axes)),
+}
+
+
+def _fill(graph: onnx.GraphProto, origin: dict[str, str], weights: Mapping[str, np.ndarray]) -> None:
+    """Turn the inputs in ``origin`` (input -> name of its weight) into initializers, rearranged as nodes ask for."""
+    known = {i.name: numpy_helper.to_array(i) for i in graph.initializer}
+    values = {name: weights[weight] for name, weight in origin.items()}
+    inputs = [i for i in graph.input if i.name not in origin]
+    nodes = []
+    for node in graph.node:
+        first, rest = node.input[0], node.input[1:]
+        if node.op_type in FOLDED and first in values and all(r in known for r in rest):
+            attrs = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+            value = FOLDED[node.op_type](values[first], known[rest[0]] if rest else None, attrs)
+            values[node.output[0]], origin[node.output[0]] = value, origin[first]
+        else:
+            nodes.append(node)
+    names: dict[str, str] = {}
+    for node in nodes:
+        for i, used in enumerate(node.input):
+            if used in values:
+                if used not in names:
+                    names[used] = origin[used] if origin[used] not in names.values() else used
+                    graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(values[used]), names[used]))
+                node.input[i] = names[used]
+    read = {name for node in nodes for name in node.input}
+    constants = [i for i in graph.initializer if i.name in read]
+    for field, items in ((graph.node, nodes), (graph.input, inputs), (graph.initializer, constants)):
+        del field[:]
+        field.extend(items)
+
+
+def _rename_output(graph: onnx.GraphProto, name: str) -> None:
+    old, graph.output[0].name = graph.output[0].name, name
+    for node in graph.node:
+        for names in (node.input, node.output):
+            for i, used in enumerate(names):
+                if used == old:
+                    names[i] = name
+
+
+def export(
+    spec: ModelSpec, weights: Mapping[str, np.ndarray], batch: int, network: Callable[..., Any]
+) -> onnx.ModelProto:
+    """``network(spec, weights, x)`` as a model with the input ``input`` (NHWC) and the output ``output``."""
+    channels, height, width = spec.input
+    signature = [tf.TensorSpec((batch, height, width, channels), tf.float32, name="input")]
+    signature += [tf.TensorSpec(w.shape, tf.float32, name=f"weight_{i}") for i, w in enumerate(weights.values())]
+    function = tf.function(
+        lambda x, *ws: network(spec, dict(zip(weights, ws, strict=True)), x), input_signature=signature, autograph=False
+    )
+    logging.getLogger("tf2onnx").setLevel(logging.ERROR)
+    model, _ = tf2onnx.convert.from_function(function, input_signature=signature, opset=OPSET)
+    graph = model.graph
+    _fill(graph, {f"weight_{i}": name for i, name in enumerate(weights)}, weights)
+    _rename_output(graph, "output")
+    return model
