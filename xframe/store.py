@@ -143,6 +143,8 @@ def read(path: Path) -> dict[str, Any]:
     for key in ("created", "command", "environment", "rows"):
         if key not in data:
             raise XframeError(f"{path} lacks {key!r}: it was edited or cut; run it again")
+    if not isinstance(data["rows"], list):
+        raise XframeError(f"{path}: 'rows' is not a list; run it again")
     for number, one in enumerate(data["rows"]):
         missing = [k for k in (*ROW_KEYS, "rounds_s") if not isinstance(one, dict) or k not in one]
         if missing:

@@ -21,15 +21,14 @@ def expected(feeds):
 
 
 class Executable:
-    seconds = {"compile": 0.25}
-    environment = {"fake": "1.0", "threads_seen": os.environ.get("OMP_NUM_THREADS")}
     notes = ("a fake",)
     sites = (SiteRecord(SITE, "conv1", None, "direct", "tile 4", Rounding(27, 2.0, (1, 1))),)
     pause = 0.0005
 
     def __init__(self):
+        self.seconds = {"compile": 0.25}
+        self.environment = {"fake": "1.0", "threads_seen": os.environ.get("OMP_NUM_THREADS")}
         self.steps = 0
-        self.closed = False
 
     def bind(self, feeds):
         self.feeds = [np.array(f) for f in feeds]

@@ -201,7 +201,7 @@ def test_environment_pins_all_alike_and_drops_what_does_not(monkeypatch):
 
 def test_worker_ends_when_its_host_is_gone(opened, worker):
     opened("Fine")
-    worker._process.stdin.close()
+    worker._requests.close()
     assert worker._process.wait(timeout=10) == 1
     worker.kill()
 

@@ -90,6 +90,9 @@ class Worker:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise errors.Unavailable("can't start a worker with %s: %s" % (python, e.strerror or e)) from e
 
+        self._requests = self._process.stdin  # type: Any
+        self._replies = self._process.stdout  # type: Any
+
     @property
     def pid(self) -> int:
         return self._process.pid
@@ -109,8 +112,8 @@ class Worker:
         if self.dead:
             raise errors.WorkerDied("the worker was asked to %s after its end" % cmd)
         try:
-            self._process.stdin.write(json.dumps(wire.plain(dict(fields, cmd=cmd))).encode() + b"\n")
-            self._process.stdin.flush()
+            self._requests.write(json.dumps(wire.plain(dict(fields, cmd=cmd))).encode() + b"\n")
+            self._requests.flush()
             reply = json.loads(self._line(limit).decode())
         except TimeoutError:
             last = self._last_words()
@@ -162,7 +165,7 @@ class Worker:
             with contextlib.suppress(errors.XframeError):
                 self.call("close", limit=10)
         self.kill()
-        for pipe in (self._process.stdin, self._process.stdout):
+        for pipe in (self._requests, self._replies):
             with contextlib.suppress(OSError):  # what could not be sent is of no use any more
                 pipe.close()
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -182,7 +185,7 @@ class Worker:
 
     def _line(self, limit: float) -> bytes:
         deadline = time.monotonic() + limit
-        fd = self._process.stdout.fileno()
+        fd = self._replies.fileno()
         with selectors.DefaultSelector() as waiting:
             waiting.register(fd, selectors.EVENT_READ)
             while b"\n" not in self._buffer:

@@ -1,0 +1,187 @@
+"""The ONNX Runtime backend on small graphs."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from xframe import artifact
+from xframe.backends import ort
+from xframe.errors import NotHonoured, Unavailable, Unsupported, UsageError, XframeError
+from xframe.types import ConvSite, Plan
+
+AUTO = Plan()
+SHAPE = (1, 3, 9, 9)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """conv 3x3 - relu - conv 3x3 (two groups) - add."""
+    rng = np.random.default_rng(0)
+    weights = {"w1": rng.standard_normal((8, 3, 3, 3)), "w2": rng.standard_normal((16, 4, 3, 3))}
+    inits = [numpy_helper.from_array(w.astype("float32"), n) for n, w in weights.items()]
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["a"], name="c1", pads=[1] * 4),
+        helper.make_node("Relu", ["a"], ["b"], name="r1"),
+        helper.make_node("Conv", ["b", "w2"], ["c"], name="c2", group=2),
+        helper.make_node("Add", ["c", "c"], ["y"], name="add"),
+    ]
+    path = tmp_path_factory.mktemp("ort") / "m.onnx"
+    save(nodes, path, SHAPE, (1, 16, 7, 7), inits)
+    return artifact.load(path)
+
+
+def save(nodes, path, in_shape, out_shape, inits=(), **opsets):
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, in_shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, out_shape)],
+        list(inits),
+    )
+    imports = [helper.make_opsetid("", 17), *(helper.make_opsetid(d, v) for d, v in opsets.items())]
+    onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=9), path)
+
+
+@pytest.fixture
+def executable(model):
+    built = ort.OnnxRuntime().compile(model, AUTO, "cpu", 1)
+    yield built
+    built.close()
+
+
+def feed(seed):
+    return np.random.default_rng(seed).standard_normal(SHAPE).astype("float32")
+
+
+def test_outputs_are_those_of_a_plain_session(executable, model):
+    plain = onnxruntime.InferenceSession(model.path, providers=["CPUExecutionProvider"])
+    for seed in (1, 2):
+        x = feed(seed)
+        executable.bind([x])
+        executable.step()
+        executable.sync()
+        (y,) = executable.fetch()
+        np.testing.assert_allclose(y, plain.run(None, {"x": x})[0], rtol=1e-5, atol=1e-5)
+
+
+def test_feeds_are_copied_and_outputs_are_copies(executable):
+    x = feed(1)
+    executable.bind([x])
+    x[:] = 0  # what the caller does with its array later is its own affair
+    executable.step()
+    (first,) = executable.fetch()
+    assert np.abs(first).max() > 0
+    kept = first.copy()
+    executable.bind([feed(2)])
+    executable.step()
+    assert np.array_equal(first, kept)
+
+
+def test_environment_says_what_ran(executable):
+    facts = executable.environment
+    assert facts["providers"] == ["CPUExecutionProvider"]
+    assert facts["intra_op_threads"] == 1
+    assert facts["onnxruntime"] == onnxruntime.__version__
+    assert tuple(executable.sites) == ()
+
+
+def test_profile_joins_convolutions_to_sites(executable, model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    executable.bind([feed(1)])
+    kernels = executable.profile()
+    assert [k.site for k in kernels if k.site] == [site for _, site in model.conv_sites]
+    assert all(0 <= k.start <= k.end for k in kernels)
+    assert all(a.end <= b.start + 1e-6 for a, b in itertools.pairwise(kernels))
+    assert any(k.name.startswith("Add") for k in kernels)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_shape_that_fits_two_sites_is_joined_to_none():
+    def node(out):
+        return {
+            "op_name": "Conv",
+            "input_type_shape": [{"float": [1, 3, 8, 8]}, {"float": [out, 3, 3, 3]}],
+            "output_type_shape": [{"float": [1, out, 6, 6]}],
+        }
+
+    events = [
+        {"cat": "Session", "name": "model_run", "ts": 0, "dur": 100},
+        {"cat": "Node", "name": "old_kernel_time", "ts": 10, "dur": 5, "args": node(16)},
+        {"cat": "Session", "name": "model_run", "ts": 200, "dur": 100},
+        {"cat": "Node", "name": "new_kernel_time", "ts": 210, "dur": 5, "args": node(16)},
+    ]
+    two = {ConvSite(1, 3, (8, 8), 16, (3, 3)), ConvSite(1, 3, (8, 8), 12, (3, 3))}
+    one = {ConvSite(1, 3, (8, 8), 12, (3, 3)), ConvSite(1, 3, (8, 8), 64, (3, 3))}
+    (ambiguous,), (padded,) = ort.kernels(events, two), ort.kernels(events, one)
+    assert ambiguous.name == "Conv new"
+    assert ambiguous.start == pytest.approx(10e-6)
+    assert ambiguous.site is None
+    assert padded.site == ConvSite(1, 3, (8, 8), 12, (3, 3))
+    assert ort.kernels([], one) == []
+
+
+def test_profile_before_bind_is_refused(executable):
+    with pytest.raises(XframeError, match="after bind"):
+        executable.profile()
+
+
+def test_wrong_number_of_feeds(executable):
+    with pytest.raises(XframeError, match="has inputs x; 2 were given"):
+        executable.bind([feed(1), feed(2)])
+
+
+@pytest.mark.parametrize("plan", [Plan("winograd"), Plan("auto", ((ConvSite(1, 3, (9, 9), 8, (3, 3)), "gemm"),))])
+def test_forced_lowerings_are_refused(model, plan):
+    with pytest.raises(Unsupported, match="picks its convolution algorithm itself and has no switch"):
+        ort.OnnxRuntime().compile(model, plan, "cpu", 1)
+
+
+def test_cuda_without_it_is_unavailable(model, monkeypatch):
+    compile_ = ort.OnnxRuntime().compile
+    monkeypatch.setattr(ort.ort, "get_available_providers", lambda: ["CPUExecutionProvider"])
+    with pytest.raises(Unavailable, match="built without CUDA"):
+        compile_(model, AUTO, "cuda", 1)
+    monkeypatch.setattr(ort.ort, "get_available_providers", lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"])
+
+    def no_library(name):
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(ort.ctypes, "CDLL", no_library)
+    with pytest.raises(Unavailable, match="needs an NVIDIA driver"):
+        compile_(model, AUTO, "cuda:0", 1)
+    monkeypatch.setattr(ort, "_cuda_device_count", lambda: 1)
+    with pytest.raises(Unavailable, match=r"cuda:1 was asked for, this process sees 1 GPU\(s\)"):
+        compile_(model, AUTO, "cuda:1", 1)
+    with pytest.raises(UsageError, match="unknown device 'tpu'"):
+        compile_(model, AUTO, "tpu", 1)
+
+
+def test_a_session_that_fell_back_to_the_cpu_is_not_honoured(model, monkeypatch):
+    monkeypatch.setattr(ort, "_provider", lambda device: ("CUDAExecutionProvider", 0, {}))
+    plain = ort._session
+    monkeypatch.setattr(ort, "_session", lambda path, threads, *rest: plain(path, threads, "CPUExecutionProvider", {}))
+    monkeypatch.setattr(ort.ort, "preload_dlls", lambda: None)
+    with pytest.raises(NotHonoured, match="fell back to CPUExecutionProvider"):
+        ort.OnnxRuntime().compile(model, AUTO, "cuda", 1)
+
+
+def test_unknown_operator_is_one_line(model, tmp_path, capfd):
+    path = tmp_path / "odd.onnx"
+    save([helper.make_node("Mystery", ["x"], ["y"], domain="odd")], path, SHAPE, SHAPE, odd=1)
+    with pytest.raises(Unsupported) as e:
+        ort.OnnxRuntime().compile(replace(model, path=str(path)), AUTO, "cpu", 1)
+    assert "Mystery" in str(e.value)
+    assert "\n" not in str(e.value)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_broken_file_fails_in_words(model, tmp_path):
+    path = tmp_path / "broken.onnx"
+    path.write_bytes(b"not a model")
+    with pytest.raises(XframeError, match="can't load"):
+        ort.OnnxRuntime().compile(replace(model, path=str(path)), AUTO, "cpu", 1)

@@ -1,0 +1,118 @@
+"""Result files: complete, atomic, and refused in words when broken."""
+
+import json
+import os
+
+import pytest
+
+from xframe import store
+from xframe.errors import XframeError
+from xframe.store import ROW_KEYS, SCHEMA, Run
+from xframe.types import Artifact, Case, ConvSite, Kernel, Measurement, Outcome, Plan, Rounding, SiteRecord, TensorInfo
+
+SITE = ConvSite(1, 3, (8, 8), 4, (3, 3), stride=(2, 2))
+PLAN = Plan("winograd", ((SITE, "gemm"),), ((SITE, "stride 2"),))
+TENSOR = TensorInfo("x", (1, 3, 8, 8), "float32", "NCHW")
+ARTIFACT = Artifact("/a.onnx", "ab", "tiny", "jax", "0.10", 17, (TENSOR,), (TENSOR,), (("conv", SITE),))
+GOOD = Measurement(
+    Case("tiny", "jax", "tvm", PLAN, "cpu", 1, 2, ARTIFACT),
+    Outcome.OK,
+    rounds=((0.004, 0.001), (0.002, 0.003)),
+    seconds={"compile": 1.5, "build": 2.0},
+    sites=(SiteRecord(SITE, "conv", "gemm", "gemm", "", Rounding(27)),),
+    kernels=(Kernel("k", 0.0, 0.001, SITE),),
+    error=1e-6,
+    error_bound=1e-5,
+    error_ratio=0.1,
+    peak_bytes=123,
+    environment={"threads": 2},
+    notes=("a note",),
+)
+BAD = Measurement(Case("tiny", None, "native", Plan(), "cpu", 1, 2), Outcome.MISMATCH, "NaN", error=float("nan"))
+
+
+def run(*measurements):
+    return Run(SCHEMA, "2026-01-01T00:00:00+00:00", ["xframe", "run"], {"device": "x"}, measurements)
+
+
+def test_row_of_a_good_measurement():
+    row = store.row(GOOD)
+    assert set(row) == set(ROW_KEYS)
+    assert row["median_s"] == pytest.approx(0.0025)
+    assert row["iqr_s"] == pytest.approx(0.0015)
+    assert row["samples"] == 4
+    assert (row["backend"], row["lowering"], row["outcome"], row["compile_s"]) == ("tvm", "winograd", "OK", 1.5)
+    assert (row["max_abs_error"], row["error_bound"], row["error_ratio"]) == (1e-6, 1e-5, 0.1)
+    assert row["fallback"] == {SITE.key: "stride 2"}
+    assert row["notes"] == ["a note"]
+
+
+def test_row_of_a_failure_has_the_same_keys_and_no_made_up_numbers():
+    row = store.row(BAD)
+    assert set(row) == set(ROW_KEYS)
+    assert row["samples"] == 0
+    assert row["framework"] is None
+    assert row["lowering"] == "auto"
+    assert [row[k] for k in ("median_s", "iqr_s", "max_abs_error", "peak_bytes", "compile_s")] == [None] * 5
+    assert row["reason"] == "NaN"
+
+
+def test_what_is_read_is_what_was_written(tmp_path):
+    path = store.write(run(GOOD, BAD), tmp_path / "new" / "folder")
+    assert path == tmp_path / "new" / "folder" / "run.json"
+    data = store.read(path)
+    assert data == store.read(path.parent)
+    good, bad = data["rows"]
+    assert good["rounds_s"] == [[0.004, 0.001], [0.002, 0.003]]
+    assert good["sites"][0]["site"] == good["kernels"][0]["site"] == SITE.key
+    assert good["plan"] == PLAN.to_json()
+    assert good["artifact"]["sha256"] == "ab"
+    assert bad["rounds_s"] == []
+    assert {k: good[k] for k in ROW_KEYS} == store.row(GOOD)
+    assert "NaN" not in path.read_text().replace('"reason": "NaN"', "")
+
+
+def test_failure_in_the_middle_leaves_the_old_file(tmp_path, monkeypatch):
+    path = store.write(run(GOOD), tmp_path)
+    before = path.read_bytes()
+
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(XframeError, match=r"can't write .*No space left on device"):
+        store.write(run(GOOD, BAD), tmp_path)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_unwritable_folder_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(XframeError) as e:
+        store.write(run(GOOD), tmp_path / "file" / "below")
+    assert "\n" not in str(e.value)
+    assert str(tmp_path) in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda text: text[: len(text) // 2], "not a whole JSON file"),
+        (lambda text: "", "not a whole JSON file"),
+        (lambda text: "[1]", "no schema number"),
+        (lambda text: text.replace(f'"schema": {SCHEMA}', '"schema": 99'), "has schema 99, this xframe reads 1"),
+        (lambda text: json.dumps({"schema": SCHEMA}), "lacks 'created'"),
+        (lambda text: text.replace('"iqr_s"', '"other"'), "row 0 lacks iqr_s"),
+        (lambda text: json.dumps({**json.loads(text), "rows": {"a": 1}}), "'rows' is not a list"),
+    ],
+)
+def test_broken_files_are_refused(tmp_path, change, words):
+    path = store.write(run(GOOD), tmp_path)
+    path.write_text(change(path.read_text()))
+    with pytest.raises(XframeError, match=words):
+        store.read(path)
+
+
+def test_missing_file_says_what_to_give(tmp_path):
+    with pytest.raises(XframeError, match=r"give a run\.json or the folder"):
+        store.read(tmp_path)
