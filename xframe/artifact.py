@@ -15,6 +15,7 @@ from typing import Any
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto
+from onnx.inliner import inline_local_functions
 
 from xframe import files
 from xframe.errors import ModelError
@@ -128,7 +129,7 @@ def read(path: str | Path) -> onnx.ModelProto:
         onnx.checker.check_model(str(path))
     except (onnx.checker.ValidationError, ValueError, RuntimeError) as e:
         raise ModelError(f"{path} is not valid ONNX: {_first_line(e)}") from e
-    return onnx.inliner.inline_local_functions(proto) if proto.functions else proto
+    return inline_local_functions(proto) if proto.functions else proto
 
 
 def opset(proto: onnx.ModelProto) -> int:

@@ -1,0 +1,1 @@
+"""Is it the same computation? The float64 reference, error bounds and verdicts."""
