@@ -2,6 +2,7 @@
 
 import itertools
 import signal
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -78,6 +79,18 @@ def test_a_good_row_has_everything(job):
     assert m.environment["fake"] == "1.0"
     assert m.environment["cpus"] == environment.pinned_cpus(1)
     assert "a fake" in m.notes
+
+
+def test_load_of_other_processes_is_seen_and_noted(job):
+    """Against a process that does nothing but compute."""
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
+        try:
+            (m,) = measure.measure([job("Fine")], replace(QUICK, min_seconds=0.2, max_seconds=0.3))
+        finally:
+            other.kill()
+    assert len(m.environment["foreign_load"]) == 2
+    assert max(m.environment["foreign_load"]) > 0.15
+    assert any("other processes used up to" in n for n in m.notes)
 
 
 def test_visits_interleave_and_their_order_is_recorded(job):

@@ -83,6 +83,18 @@ def available_bytes() -> int | None:
     return min(found) if found else None
 
 
+def busy_seconds() -> float | None:
+    """CPU seconds that all processors together spent working since boot, time stolen by a hypervisor included.
+
+    None where it can't be told. User, system, interrupt and steal time of ``/proc/stat``, in ticks of ``SC_CLK_TCK``.
+    """
+    text = _read(Path("/proc/stat"))
+    if text is None:
+        return None
+    user, nice, system, _, _, irq, softirq, steal, *_ = map(int, text.split("\n", 1)[0].split()[1:])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
 def versions() -> dict[str, str]:
     """Installed versions of :data:`DISTRIBUTIONS`; what is missing is left out."""
     out = {"xframe": xframe.__version__}

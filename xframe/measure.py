@@ -7,6 +7,7 @@ first visit, and a visit waits until the threads of all others are asleep.
 import itertools
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -32,6 +33,8 @@ __all__ = ["Budget", "Job", "Worker", "measure"]
 STARTS = 2
 #: What a worker needs before its weights: interpreter and framework, bytes.
 _BASE_BYTES = 600 << 20
+#: CPUs that other processes may use during a visit before the row says so.
+_FOREIGN = 0.15
 
 Progress = Callable[[Case, str], None]
 
@@ -132,7 +135,9 @@ class _Row:
     kernels: tuple[Kernel, ...] = ()
     verdicts: "list[Verdict]" = field(default_factory=list)
     peak: int | None = None
-    facts: dict[str, Any] = field(default_factory=lambda: {"visits": [], "warmups": [], "settled": []})
+    facts: dict[str, Any] = field(
+        default_factory=lambda: {"visits": [], "warmups": [], "settled": [], "foreign_load": []}
+    )
     notes: list[str] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -180,7 +185,11 @@ class _Row:
         """Time it once. ``number`` counts the visits over all rows."""
         b = self.budget
         fields = {k: getattr(b, k) for k in ("min_samples", "min_seconds", "max_seconds", "noise")}
+        busy, start = environment.busy_seconds(), time.monotonic()
         reply = self.call("time", b.run_limit + b.max_seconds, **fields)
+        after, wall = environment.busy_seconds(), time.monotonic() - start
+        if busy is not None and after is not None:
+            self.facts["foreign_load"].append(round(max(0.0, after - busy - reply["cpu_s"]) / wall, 3))
         self.rounds.append(tuple(reply["seconds"]))
         self.facts["visits"].append(number)
         self.facts["warmups"].append(reply["warmups"])
@@ -213,6 +222,9 @@ class _Row:
             self.notes.append(
                 f"{unsettled} of {len(self.rounds)} visits ended at their cap, before the noise was down to its target"
             )
+        foreign = max(self.facts["foreign_load"], default=0.0)
+        if foreign > _FOREIGN:
+            self.notes.append(f"other processes used up to {foreign:.1f} CPUs while it was timed: times are too long")
         worst = max(self.verdicts, key=lambda v: v.ratio if v.ratio is not None else float("inf"), default=None)
         return Measurement(
             case=self.job.case,
