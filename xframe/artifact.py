@@ -50,13 +50,13 @@ def load(path: str | Path, model: str | None = None) -> Artifact:
         The file can't be read, is not valid ONNX, is not float32, or has an input without a fixed size.
     """
     path = Path(path)
-    proto = read(path)
+    proto = _parsed(path)
     _check_opset(path, proto)
     _check_dtypes(path, proto)
     stamps = {p.key: p.value for p in proto.metadata_props}
     layout = stamps.get("xframe.layout", "")
     inputs = tuple(_input(path, v, layout) for v in graph_inputs(proto))
-    inferred = _infer(path, proto)
+    inferred = _infer(path, _valid(path, proto))
     shapes = known_shapes(inferred)
     outputs = tuple(_output(path, v.name, shapes, layout) for v in inferred.graph.output)
     return Artifact(
@@ -107,29 +107,7 @@ def read(path: str | Path) -> onnx.ModelProto:
         Missing, not ONNX, invalid, or external data missing, truncated or outside the model's folder.
     """
     path = Path(path)
-    if path.is_dir():
-        raise ModelError(f"{path} is a folder: give the .onnx file inside it")
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        raise ModelError(f"{path}: no such file; export it first, or check the path") from None
-    except OSError as e:
-        raise ModelError(f"{path} can't be read: {e.strerror or e}") from e
-    if not data:
-        raise ModelError(f"{path} is empty: export it again")
-    proto = onnx.ModelProto()
-    try:
-        proto.ParseFromString(data)
-    except DecodeError as e:
-        raise ModelError(f"{path} is not an ONNX file, or it is cut short ({e}): export or download it again") from e
-    if not proto.ir_version or not proto.graph.node:
-        raise ModelError(f"{path} is not an ONNX model: it parses, but holds no IR version or no nodes")
-    _check_external(path, proto)
-    try:
-        onnx.checker.check_model(str(path))
-    except (onnx.checker.ValidationError, ValueError, RuntimeError) as e:
-        raise ModelError(f"{path} is not valid ONNX: {_first_line(e)}") from e
-    return inline_local_functions(proto) if proto.functions else proto
+    return _valid(path, _parsed(path))
 
 
 def opset(proto: onnx.ModelProto) -> int:
@@ -186,6 +164,36 @@ def attributes(node: onnx.NodeProto) -> dict[str, Any]:
 def title(node: onnx.NodeProto) -> str:
     """The node's name, or its first output's: names are optional in ONNX."""
     return node.name or node.output[0]
+
+
+def _parsed(path: Path) -> onnx.ModelProto:
+    if path.is_dir():
+        raise ModelError(f"{path} is a folder: give the .onnx file inside it")
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise ModelError(f"{path}: no such file; export it first, or check the path") from None
+    except OSError as e:
+        raise ModelError(f"{path} can't be read: {e.strerror or e}") from e
+    if not data:
+        raise ModelError(f"{path} is empty: export it again")
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except DecodeError as e:
+        raise ModelError(f"{path} is not an ONNX file, or it is cut short ({e}): export or download it again") from e
+    if not proto.ir_version or not proto.graph.node:
+        raise ModelError(f"{path} is not an ONNX model: it parses, but holds no IR version or no nodes")
+    return proto
+
+
+def _valid(path: Path, proto: onnx.ModelProto) -> onnx.ModelProto:
+    _check_external(path, proto)
+    try:
+        onnx.checker.check_model(str(path))
+    except (onnx.checker.ValidationError, ValueError, RuntimeError) as e:
+        raise ModelError(f"{path} is not valid ONNX: {_first_line(e)}") from e
+    return inline_local_functions(proto) if proto.functions else proto
 
 
 def _first_line(error: Exception) -> str:
