@@ -158,7 +158,7 @@ class OrtExecutable:
 
     def fetch(self) -> list[np.ndarray]:
         """Copies of the outputs of the last step."""
-        return [np.array(a) for a in self._binding.copy_outputs_to_cpu()]
+        return list(self._binding.copy_outputs_to_cpu())
 
     def profile(self) -> list[Kernel]:
         """The nodes of one run in a second session that profiles (seconds from the run's start; CPU times).
