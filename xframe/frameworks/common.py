@@ -131,6 +131,11 @@ def to_channels_last(x: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(x.transpose(0, 2, 3, 1))
 
 
+def channels_last_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape (N, C, H, W) as (N, H, W, C)."""
+    return (shape[0], *shape[2:], shape[1])
+
+
 def to_canonical(x: np.ndarray) -> np.ndarray:
     """NHWC -> NCHW; anything but an image passes through."""
     return np.ascontiguousarray(x.transpose(0, 3, 1, 2)) if x.ndim == 4 else x

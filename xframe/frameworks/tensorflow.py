@@ -133,7 +133,7 @@ class _Network(common.Network):
             def run(x):
                 return network(spec, {k: resident[k] if k in fc else tf.constant(v) for k, v in w.items()}, x)
 
-            signature = [tf.TensorSpec(common.to_channels_last(np.empty(self._shape)).shape, tf.float32)]
+            signature = [tf.TensorSpec(common.channels_last_shape(self._shape), tf.float32)]
             self._run = tf.function(run, input_signature=signature, autograph=False).get_concrete_function()
 
     def bind(self, feeds: list[Any]) -> None:
