@@ -31,24 +31,23 @@ def pad_stage(site: ConvSite, height: int, width: int, channels: int, layout: st
         def nothing(_):
             return ir.zero()
 
-        with ir.units(n, height) as (i, row):
-            with T.If(tirx.all(row >= top, row < top + rows)):
-                with T.Then():
-                    fill(i, row, 0, left * channels, nothing)
-                    if layout == "NHWC" and channels == c:  # a row is one contiguous run in both
-                        fill(i, row, left * c, columns * c, lambda k: x[i, row - top, k])
-                    else:
-                        with T.serial(0, columns) as col:
-                            at = (left + col) * channels
-                            if layout == "NHWC":
-                                fill(i, row, at, c, lambda k: x[i, row - top, col * c + k])
-                            else:
-                                with T.serial(0, c) as k:
-                                    T.buffer_store(y, x[i, k, row - top, col], [i, row, at + k])
-                            fill(i, row, at + c, channels - c, nothing)
-                    fill(i, row, (left + columns) * channels, (width - left - columns) * channels, nothing)
-                with T.Else():
-                    fill(i, row, 0, width * channels, nothing)
+        with ir.units(n, height) as (i, row), T.If(tirx.all(row >= top, row < top + rows)):
+            with T.Then():
+                fill(i, row, 0, left * channels, nothing)
+                if layout == "NHWC" and channels == c:  # a row is one contiguous run in both
+                    fill(i, row, left * c, columns * c, lambda k: x[i, row - top, k])
+                else:
+                    with T.serial(0, columns) as col:
+                        at = (left + col) * channels
+                        if layout == "NHWC":
+                            fill(i, row, at, c, lambda k: x[i, row - top, col * c + k])
+                        else:
+                            with T.serial(0, c) as k:
+                                T.buffer_store(y, x[i, k, row - top, col], [i, row, at + k])
+                        fill(i, row, at + c, channels - c, nothing)
+                fill(i, row, (left + columns) * channels, (width - left - columns) * channels, nothing)
+            with T.Else():
+                fill(i, row, 0, width * channels, nothing)
 
     shape = (n, height, width * channels)
     source = (n, h, w * c) if layout == "NHWC" else (n, c, h, w)

@@ -8,7 +8,6 @@ from tvm import s_tir, te, tirx
 
 from xframe.lowering.target import Cpu
 
-
 REDUCTION = 2  # tvm.tirx.IterVar.CommReduce
 
 

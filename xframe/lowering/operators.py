@@ -1,0 +1,386 @@
+"""How each ONNX operator is lowered, images channels-last. One small function an operator, one row in ``OPERATORS``."""
+
+import math
+
+import numpy as np
+from tvm import relax
+
+from xframe.errors import Unsupported
+from xframe.lowering.dense import dense_stages
+from xframe.lowering.graph import TO_NCHW, TO_NHWC, Graph, Handler, Value
+from xframe.lowering.windows import lrn_stage, pool_stage
+from xframe.types import ConvSite
+
+AXIS = (0, 3, 1, 2)  # where an axis of NCHW is in NHWC
+
+
+def window(shape, kernel, attrs) -> tuple[tuple, tuple, tuple]:
+    """(stride, pads, dilation) of a convolution or pooling over an image of ``shape``; auto_pad made explicit."""
+    stride, dilation = tuple(attrs.get("strides", (1, 1))), tuple(attrs.get("dilations", (1, 1)))
+    auto = attrs.get("auto_pad", b"NOTSET").decode()
+    if auto not in ("SAME_UPPER", "SAME_LOWER"):
+        return stride, tuple(attrs.get("pads", (0, 0, 0, 0))) if auto == "NOTSET" else (0, 0, 0, 0), dilation
+    first, last = [], []
+    for n, k, s, d in zip(shape[2:], kernel, stride, dilation, strict=True):
+        total = max(0, (math.ceil(n / s) - 1) * s + d * (k - 1) + 1 - n)
+        small, large = total // 2, total - total // 2
+        first.append(small if auto == "SAME_UPPER" else large)
+        last.append(large if auto == "SAME_UPPER" else small)
+    return stride, (*first, *last), dilation
+
+
+def conv(g: Graph, node, inputs, attrs):
+    x, weight = inputs[:2]
+    if not isinstance(weight, np.ndarray) or weight.ndim != 4 or not isinstance(x, Value):
+        raise Unsupported(f"Conv {node.name!r}: only 2-D convolutions with constant weights have forced lowerings")
+    bias = inputs[2] if len(inputs) > 2 and inputs[2] is not None else np.zeros(len(weight), np.float32)
+    stride, pads, dilation = window(x.shape, weight.shape[2:], attrs)
+    n, c, h, w = x.shape
+    site = ConvSite(n, c, (h, w), len(weight), weight.shape[2:], stride, pads, dilation, attrs.get("group", 1))
+    last = node
+    norm = g.follow(node.output[0], "BatchNormalization")
+    if norm is not None and all(isinstance(g.values.get(i), np.ndarray) for i in norm.input[1:]):
+        scale, shift = _batchnorm([g.values[i] for i in norm.input[1:]], norm)
+        weight, bias = weight * scale.reshape(-1, 1, 1, 1), bias * scale + shift
+        g.done.add(id(norm))
+        last = norm
+    y, name = _with_relu(g, last, lambda relu: g.convolve(x, site, weight, bias, relu))
+    g.values[name] = y
+    return []
+
+
+def _with_relu(g: Graph, node, make):
+    """``make(relu)`` and the name of what it makes: the Relu that alone follows ``node`` is fused into it."""
+    relu = g.follow(node.output[0], "Relu")
+    if relu is not None:
+        g.done.add(id(relu))
+    return make(relu is not None), (relu or node).output[0]
+
+
+def _batchnorm(constants, node):
+    scale, shift, mean, variance = (c.astype(np.float64) for c in constants)
+    epsilon = next((a.f for a in node.attribute if a.name == "epsilon"), 1e-5)
+    factor = scale / np.sqrt(variance + epsilon)
+    return factor.astype(np.float32), (shift - mean * factor).astype(np.float32)
+
+
+def batchnorm(g, node, inputs, attrs):
+    if not all(isinstance(i, np.ndarray) for i in inputs[1:]):
+        raise Unsupported(f"BatchNormalization {node.name!r}: its statistics are not constants")
+    scale, shift = _batchnorm(inputs[1:5], node)
+    x = inputs[0]
+    if len(x.shape) == 4:
+        y = relax.op.multiply(g.nhwc(x), g.constant(scale))
+        return [Value(g.emit(relax.op.add(g.emit(y), g.constant(shift))), nhwc=True)]
+    wide = (-1, *[1] * (len(x.shape) - 2))
+    y = g.emit(relax.op.multiply(g.plain(x), g.constant(scale.reshape(wide))))
+    return [Value(g.emit(relax.op.add(y, g.constant(shift.reshape(wide)))))]
+
+
+def gemm(g, node, inputs, attrs):
+    x, weight = inputs[0], inputs[1]
+    if not isinstance(weight, np.ndarray) or not isinstance(x, Value) or attrs.get("transA", 0):
+        raise Unsupported(f"Gemm {node.name!r}: its weight must be a constant and its input not transposed")
+    weight = (weight.T if attrs.get("transB", 0) else weight) * np.float32(attrs.get("alpha", 1.0))
+    bias = inputs[2] if len(inputs) > 2 and inputs[2] is not None else np.zeros(1, np.float32)
+    if not isinstance(bias, np.ndarray) or bias.size not in (1, weight.shape[1]):
+        raise Unsupported(f"Gemm {node.name!r}: its bias must be a constant, one value an output")
+    bias = np.broadcast_to(bias.reshape(-1) * np.float32(attrs.get("beta", 1.0)), weight.shape[1:])
+    y, name = _with_relu(g, node, lambda relu: _dense(g, x, weight, bias, relu))
+    g.values[name] = y
+    return []
+
+
+def matmul(g, node, inputs, attrs):
+    x, weight = inputs
+    if not (isinstance(x, Value) and isinstance(weight, np.ndarray) and weight.ndim == 2 and len(x.shape) == 2):
+        both = [g.plain(g.value(i)) for i in inputs]
+        return [Value(g.emit(relax.op.matmul(*both)))]
+    last, bias = node, np.zeros(weight.shape[1], np.float32)
+    add = g.follow(node.output[0], "Add")
+    if add is not None:
+        other = g.values.get(next((i for i in add.input if i != node.output[0]), ""))
+        if isinstance(other, np.ndarray) and other.size == weight.shape[1] == other.shape[-1]:
+            g.done.add(id(add))
+            last, bias = add, other.reshape(-1)
+    y, name = _with_relu(g, last, lambda relu: _dense(g, x, weight, bias, relu))
+    g.values[name] = y
+    return []
+
+
+def _dense(g, x: Value, weight, bias, relu) -> Value:
+    expr = x.expr
+    if x.flat:  # the image lies there as HWC: turn the weights' rows, once, rather than the image each time
+        c, h, w = x.flat
+        weight = weight.reshape(c, h, w, -1).transpose(1, 2, 0, 3).reshape(weight.shape)
+    elif x.nhwc:
+        expr = g.plain(x)
+    number = sum(1 for v in g.values.values() if isinstance(v, Value)) + 1
+    return Value(g.stages(expr, dense_stages(x.shape[0], weight, bias, relu, g.cpu), f"fc{number}"))
+
+
+def pool(kind, everything=False) -> Handler:
+    def lower(g, node, inputs, attrs):
+        x = inputs[0]
+        if len(x.shape) != 4:
+            raise Unsupported(f"{node.op_type} {node.name!r}: only images are pooled, this has {len(x.shape)} dimensions")
+        n, c, h, w = x.shape
+        kernel = (h, w) if everything else tuple(attrs["kernel_shape"])
+        stride, pads, dilation = ((1, 1), (0, 0, 0, 0), (1, 1)) if everything else window(x.shape, kernel, attrs)
+        up = attrs.get("ceil_mode", 0)
+        out = []
+        for i in (0, 1):
+            span = x.shape[2 + i] + pads[i] + pads[i + 2] - dilation[i] * (kernel[i] - 1) - 1
+            size = (-(-span // stride[i]) if up else span // stride[i]) + 1
+            if up and (size - 1) * stride[i] >= x.shape[2 + i] + pads[i]:
+                size -= 1  # a last window wholly in the padding does not count
+            out.append(size)
+        count = bool(attrs.get("count_include_pad", 0))
+        stage = pool_stage(kind, (n, h, w, c), tuple(out), kernel, stride, pads, dilation, count, g.cpu)
+        return [Value(g.stages(g.nhwc(x), [stage], kind), nhwc=True)]
+
+    return lower
+
+
+def lrn(g, node, inputs, attrs):
+    x = inputs[0]
+    n, c, h, w = x.shape
+    numbers = attrs["size"], attrs.get("alpha", 1e-4), attrs.get("beta", 0.75), attrs.get("bias", 1.0)
+    return [Value(g.stages(g.nhwc(x), [lrn_stage((n, h, w, c), *numbers, g.cpu)], "lrn"), nhwc=True)]
+
+
+def unary(op) -> Handler:
+    def lower(g, node, inputs, attrs):
+        x = inputs[0]
+        return [Value(g.emit(op(x.expr, attrs)), x.nhwc, x.flat)]
+
+    return lower
+
+
+def nary(op) -> Handler:
+    """Element-wise over any number of operands, broadcast as numpy does."""
+
+    def lower(g, node, inputs, attrs):
+        images = [x for x in inputs if isinstance(x, Value) and x.nhwc]
+        last = bool(images) and all(isinstance(x, np.ndarray) or len(x.shape) == 4 for x in inputs)
+
+        def operand(x):
+            if not last:
+                return g.plain(g.value(x))
+            if isinstance(x, Value):
+                return g.nhwc(x)
+            return g.constant(x.reshape((1,) * (4 - x.ndim) + x.shape).transpose(TO_NHWC))
+
+        total, *rest = map(operand, inputs)
+        for x in rest:
+            total = g.emit(op(total, x))
+        return [Value(total, last)]
+
+    return lower
+
+
+def clip(g, node, inputs, attrs):
+    bounds = [attrs.get("min", -np.inf), attrs.get("max", np.inf)]
+    for i, x in enumerate(inputs[1:3]):
+        if isinstance(x, Value):
+            raise Unsupported(f"Clip {node.name!r}: its bounds are not constants")
+        bounds[i] = bounds[i] if x is None else float(x)
+    x = inputs[0]
+    low, high = (float(np.clip(b, -3.4e38, 3.4e38)) for b in bounds)
+    return [Value(g.emit(relax.op.clip(x.expr, low, high)), x.nhwc, x.flat)]
+
+
+def concat(g, node, inputs, attrs):
+    values = [g.value(x) for x in inputs]
+    axis = attrs["axis"] % len(values[0].shape)
+    if any(v.nhwc for v in values):
+        return [Value(g.emit(relax.op.concat([g.nhwc(v) for v in values], axis=AXIS[axis])), nhwc=True)]
+    return [Value(g.emit(relax.op.concat([g.plain(v) for v in values], axis=axis)))]
+
+
+def transpose(g, node, inputs, attrs):
+    x = inputs[0]
+    axes = tuple(attrs.get("perm", range(len(x.shape))[::-1]))
+    if axes == TO_NHWC and x.nhwc:  # it already lies there as the graph now wants it
+        return [Value(x.expr)]
+    if axes == TO_NCHW and not x.nhwc and len(x.shape) == 4:
+        return [Value(x.expr, nhwc=True)]
+    return [Value(g.turn(g.plain(x), axes))]
+
+
+def reshaped(g, x: Value, shape) -> list[Value]:
+    shape = tuple(int(d) for d in shape)
+    n = x.shape[0]
+    if x.nhwc and shape == (n, math.prod(x.shape[1:])):
+        return [Value(g.reshape(x.expr, shape), flat=x.shape[1:])]
+    return [Value(g.reshape(g.plain(x), shape))]
+
+
+def reshape(g, node, inputs, attrs):
+    x = inputs[0]
+    wanted = [int(d) for d in (inputs[1] if len(inputs) > 1 else attrs["shape"])]
+    shape = [x.shape[i] if d == 0 and not attrs.get("allowzero", 0) else d for i, d in enumerate(wanted)]
+    if -1 in shape:
+        known = math.prod(d for d in shape if d != -1)
+        shape[shape.index(-1)] = math.prod(x.shape) // known
+    return reshaped(g, x, shape)
+
+
+def flatten(g, node, inputs, attrs):
+    x = inputs[0]
+    axis = attrs.get("axis", 1) % (len(x.shape) + 1)
+    return reshaped(g, x, (math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))
+
+
+def _axes(inputs, attrs, position, rank):
+    given = inputs[position] if len(inputs) > position and inputs[position] is not None else attrs.get("axes")
+    return None if given is None else sorted(int(a) % rank for a in given)
+
+
+def squeeze(g, node, inputs, attrs):
+    x = inputs[0]
+    axes = _axes(inputs, attrs, 1, len(x.shape))
+    return reshaped(g, x, [d for i, d in enumerate(x.shape) if (i not in axes if axes is not None else d != 1)])
+
+
+def unsqueeze(g, node, inputs, attrs):
+    x = inputs[0]
+    given = inputs[1] if len(inputs) > 1 else attrs["axes"]
+    shape = list(x.shape)
+    for a in sorted(int(a) % (len(x.shape) + len(given)) for a in given):
+        shape.insert(a, 1)
+    return reshaped(g, x, shape)
+
+
+def reduce(kind) -> Handler:
+    def lower(g, node, inputs, attrs):
+        x = inputs[0]
+        axes = _axes(inputs, attrs, 1, len(x.shape)) or list(range(len(x.shape)))
+        keep = bool(attrs.get("keepdims", 1))
+        if kind == "mean" and axes == [2, 3] and len(x.shape) == 4:
+            (y,) = pool("average", everything=True)(g, node, inputs, {})
+            return [y] if keep else reshaped(g, y, x.shape[:2])
+        op = {"mean": relax.op.mean, "sum": relax.op.sum, "max": relax.op.max}[kind]
+        return [Value(g.emit(op(g.plain(x), axes, keep)))]
+
+    return lower
+
+
+def softmax(op) -> Handler:
+    def lower(g, node, inputs, attrs):
+        x = inputs[0]
+        rank = len(x.shape)
+        axis = attrs.get("axis", 1 if g.opset < 13 else -1) % rank
+        if g.opset >= 13:
+            return [Value(g.emit(op(g.plain(x), axis)))]
+        rows = g.reshape(g.plain(x), (math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))
+        return [Value(g.reshape(g.emit(op(rows, 1)), x.shape))]  # before opset 13 all axes from `axis` on are one
+
+    return lower
+
+
+def pad(g, node, inputs, attrs):
+    x = inputs[0]
+    pads = inputs[1] if len(inputs) > 1 else np.array(attrs["pads"])
+    value = inputs[2] if len(inputs) > 2 and inputs[2] is not None else attrs.get("value", 0.0)
+    if attrs.get("mode", b"constant") != b"constant" or len(inputs) > 3 or not isinstance(pads, np.ndarray):
+        raise Unsupported(f"Pad {node.name!r}: only constant padding by constant amounts, over all axes")
+    if (pads < 0).any():
+        raise Unsupported(f"Pad {node.name!r}: negative padding")
+    rank = len(x.shape)
+    order = TO_NHWC if x.nhwc else range(rank)
+    widths = [int(p) for a in order for p in (pads[a], pads[a + rank])]
+    expr = x.expr if x.nhwc else g.plain(x)
+    return [Value(g.emit(relax.op.nn.pad(expr, widths, "constant", float(value))), x.nhwc)]
+
+
+def split(g, node, inputs, attrs):
+    x = inputs[0]
+    axis = attrs.get("axis", 0) % len(x.shape)
+    sizes = inputs[1] if len(inputs) > 1 and inputs[1] is not None else attrs.get("split")
+    if sizes is None:
+        count = len(node.output)
+        step = -(-x.shape[axis] // count)
+        sizes = [min(step, x.shape[axis] - i * step) for i in range(count)]
+    at = [int(i) for i in np.cumsum(sizes)[:-1]]
+    held = AXIS[axis] if x.nhwc else axis
+    parts = g.emit(relax.op.split(x.expr if x.nhwc else g.plain(x), at, held))
+    return [Value(g.emit(relax.TupleGetItem(parts, i)), x.nhwc) for i in range(len(sizes))]
+
+
+def slice_(g, node, inputs, attrs):
+    x = inputs[0]
+    if len(inputs) > 1:
+        starts, ends, axes, steps = (*inputs[1:], *[None] * (5 - len(inputs)))
+    else:
+        starts, ends, axes, steps = attrs["starts"], attrs["ends"], attrs.get("axes"), None
+    axes = range(len(starts)) if axes is None else [int(a) % len(x.shape) for a in axes]
+    steps = [1] * len(starts) if steps is None else [int(s) for s in steps]
+    if any(s < 1 for s in steps):
+        raise Unsupported(f"Slice {node.name!r}: backwards")
+    bounds = [slice(int(a), int(b)).indices(x.shape[i]) for a, b, i in zip(starts, ends, axes, strict=True)]
+    held = [AXIS[a] if x.nhwc else a for a in axes]
+    y = relax.op.strided_slice(
+        x.expr if x.nhwc else g.plain(x), held, [b[0] for b in bounds], [b[1] for b in bounds], steps
+    )
+    return [Value(g.emit(y), x.nhwc)]
+
+
+def same(g, node, inputs, attrs):
+    return [inputs[0]]
+
+
+def _scaled(x, attrs, alpha, beta):
+    slope, offset = (relax.const(np.float32(attrs.get(n, d))) for n, d in (("alpha", alpha), ("beta", beta)))
+    return relax.op.clip(relax.op.add(relax.op.multiply(x, slope), offset), 0.0, 1.0)
+
+
+OPERATORS: dict[str, Handler] = {
+    "Conv": conv,
+    "Gemm": gemm,
+    "MatMul": matmul,
+    "BatchNormalization": batchnorm,
+    "MaxPool": pool("max"),
+    "AveragePool": pool("average"),
+    "GlobalMaxPool": pool("max", everything=True),
+    "GlobalAveragePool": pool("average", everything=True),
+    "LRN": lrn,
+    "Relu": unary(lambda x, a: relax.op.nn.relu(x)),
+    "LeakyRelu": unary(lambda x, a: relax.op.nn.leakyrelu(x, a.get("alpha", 0.01))),
+    "Sigmoid": unary(lambda x, a: relax.op.sigmoid(x)),
+    "HardSigmoid": unary(lambda x, a: _scaled(x, a, 0.2, 0.5)),
+    "HardSwish": unary(lambda x, a: relax.op.multiply(x, _scaled(x, {}, 1 / 6, 0.5))),
+    "Tanh": unary(lambda x, a: relax.op.tanh(x)),
+    "Erf": unary(lambda x, a: relax.op.erf(x)),
+    "Exp": unary(lambda x, a: relax.op.exp(x)),
+    "Log": unary(lambda x, a: relax.op.log(x)),
+    "Sqrt": unary(lambda x, a: relax.op.sqrt(x)),
+    "Neg": unary(lambda x, a: relax.op.negative(x)),
+    "Abs": unary(lambda x, a: relax.op.abs(x)),
+    "Reciprocal": unary(lambda x, a: relax.op.divide(relax.const(np.float32(1)), x)),
+    "Clip": clip,
+    "Add": nary(relax.op.add),
+    "Sum": nary(relax.op.add),
+    "Sub": nary(relax.op.subtract),
+    "Mul": nary(relax.op.multiply),
+    "Div": nary(relax.op.divide),
+    "Pow": nary(relax.op.power),
+    "Max": nary(relax.op.maximum),
+    "Min": nary(relax.op.minimum),
+    "Concat": concat,
+    "Transpose": transpose,
+    "Reshape": reshape,
+    "Flatten": flatten,
+    "Squeeze": squeeze,
+    "Unsqueeze": unsqueeze,
+    "ReduceMean": reduce("mean"),
+    "ReduceSum": reduce("sum"),
+    "ReduceMax": reduce("max"),
+    "Softmax": softmax(relax.op.nn.softmax),
+    "LogSoftmax": softmax(relax.op.nn.log_softmax),
+    "Pad": pad,
+    "Split": split,
+    "Slice": slice_,
+    "Dropout": same,
+    "Identity": same,
+}
