@@ -31,10 +31,10 @@ BACKENDS: Dict[str, Row] = {
 }
 
 LOWERINGS: Dict[str, Row] = {
-    "gemm": Row("xframe.lowering.gemm:Gemm", (), "tvm", ("im2col",)),
-    "direct": Row("xframe.lowering.direct:Direct", (), "tvm"),
-    "winograd": Row("xframe.lowering.winograd:Winograd", (), "tvm"),
-    "fft": Row("xframe.lowering.fft:Fft", (), "tvm"),
+    "gemm": Row("xframe.lowering.gemm:Gemm", ("tvm",), "tvm", ("im2col",)),
+    "direct": Row("xframe.lowering.direct:Direct", ("tvm",), "tvm"),
+    "winograd": Row("xframe.lowering.winograd:Winograd", ("tvm",), "tvm"),
+    "fft": Row("xframe.lowering.fft:Fft", ("tvm",), "tvm"),
 }
 
 

@@ -108,7 +108,6 @@ class Graph:
         kept = any(o.name == name for o in self.model.graph.output)
         return users[0] if len(users) == 1 and not kept and users[0].op_type == op else None
 
-
     # Values
 
     def value(self, x: "Value | np.ndarray") -> Value:

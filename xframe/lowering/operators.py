@@ -123,7 +123,9 @@ def pool(kind, everything=False) -> Handler:
     def lower(g, node, inputs, attrs):
         x = inputs[0]
         if len(x.shape) != 4:
-            raise Unsupported(f"{node.op_type} {node.name!r}: only images are pooled, this has {len(x.shape)} dimensions")
+            raise Unsupported(
+                f"{node.op_type} {node.name!r}: only images are pooled, this has {len(x.shape)} dimensions"
+            )
         n, c, h, w = x.shape
         kernel = (h, w) if everything else tuple(attrs["kernel_shape"])
         stride, pads, dilation = ((1, 1), (0, 0, 0, 0), (1, 1)) if everything else window(x.shape, kernel, attrs)

@@ -1,6 +1,6 @@
 """From an artifact and a plan to a compiled module: the one pass list, and the proof that the plan was honoured."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from tvm import relax
 from xframe import registry
 from xframe.errors import NotHonoured
 from xframe.lowering.generic import schedule_rest
-from xframe.lowering.graph import LOWERING, SITE, Graph
+from xframe.lowering.graph import LOWERING, SITE, SMALL, Graph
 from xframe.lowering.operators import OPERATORS
 from xframe.lowering.target import Cpu
 from xframe.types import Plan, SiteRecord
@@ -72,9 +72,56 @@ def prove(mod: tvm.IRModule, plan: Plan, sites: list[SiteRecord]) -> list[SiteRe
     return proved
 
 
-def stock(model: onnx.ModelProto, cpu: Cpu) -> tvm.IRModule:
-    """TVM's own frontend and default pipeline, untouched: what ``auto`` means."""
+def stock(model: onnx.ModelProto, cpu: Cpu) -> tuple[tvm.IRModule, list[np.ndarray]]:
+    """TVM's own frontend and legalisation, with its constants made parameters afterwards.
+
+    The constants are folded as TVM's default pipeline folds them; only then are they taken out, so that the code is what
+    it would be with them inside, and compiles in seconds.
+    """
     from tvm.relax.frontend.onnx import from_onnx
 
-    mod = from_onnx(model, keep_params_in_input=False)
-    return relax.transform.DecomposeOpsForInference()(mod)
+    mod = relax.transform.DecomposeOpsForInference()(from_onnx(model))
+    with cpu.tvm:
+        mod = tvm.transform.Sequential(relax.backend.cpu_generic.legalize_passes(cpu.tvm))(mod)
+    main = mod["main"]
+    lift = _LiftConstants()
+    body = lift.visit_expr(main.body)
+    params = [*main.params, *(v for v, _ in lift.parameters)]
+    mod["main"] = relax.Function(params, body, main.ret_ty, main.is_pure, main.attrs)
+    return mod, [a for _, a in lift.parameters]
+
+
+@relax.expr_functor.mutator
+class _LiftConstants(relax.PyExprMutator):
+    """Large float32 constants become variables, collected in ``parameters``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parameters: list[tuple[relax.Var, np.ndarray]] = []
+
+    def visit_constant_(self, op):
+        array = op.value.numpy()
+        if array.dtype != np.float32 or array.size < SMALL:
+            return op
+        var = relax.Var(f"w{len(self.parameters)}", relax.TensorType(array.shape, "float32"))
+        self.parameters.append((var, array))
+        return var
+
+
+@dataclass(frozen=True)
+class Built:
+    """A compiled module: ``main`` takes the inputs of the graph, then ``parameters``."""
+
+    executable: Any
+    parameters: list[np.ndarray]
+    sites: list[SiteRecord]
+    notes: list[str]
+
+
+def build(model: onnx.ModelProto, plan: Plan, cpu: Cpu) -> Built:
+    """Compile ``model``: as ``plan`` says, or the way TVM does by itself where the plan is empty."""
+    if plan.lowerings:
+        mod, parameters, sites = forced(model, plan, cpu)
+        return Built(tvm.compile(mod, target=cpu.tvm), parameters, sites, [])
+    mod, parameters = stock(model, cpu)
+    return Built(tvm.compile(mod, target=cpu.tvm), parameters, [], ["TVM's own frontend and untuned default schedules"])

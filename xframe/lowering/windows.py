@@ -71,9 +71,7 @@ def lrn_stage(shape: tuple[int, ...], size: int, alpha: float, beta: float, bias
                 ir.copy(squares, lambda k: [start + k], lambda k: ir.zero(), length, cpu.lanes)
 
             border(0, before)
-            ir.copy(
-                squares, lambda k: [before + k], lambda k: x[i, row, col, k] * x[i, row, col, k], c, cpu.lanes
-            )
+            ir.copy(squares, lambda k: [before + k], lambda k: x[i, row, col, k] * x[i, row, col, k], c, cpu.lanes)
             border(before + c, size - 1 - before)
 
             def value(k):

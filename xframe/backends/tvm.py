@@ -1,0 +1,230 @@
+"""Apache TVM. Compiling needs all of it; what was compiled is cached and runs with its small runtime alone."""
+
+import ctypes
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+
+from xframe import files
+from xframe.errors import NotHonoured, Unavailable, Unsupported, XframeError
+from xframe.types import Artifact, Kernel, Plan, SiteRecord
+from xframe.worker import wire
+
+CPU, POOLED = 1, 2  # DLPack's device type; the allocator that keeps memory between runs
+LIBRARY, PARAMETERS, META = "lib.so", "parameters.bin", "meta.json"
+ALIGNMENT = 64  # bytes; compiled code loads whole vectors
+
+
+class Tvm:
+    """``auto`` is TVM's own frontend and default schedules; a forced plan goes through ``xframe.lowering``."""
+
+    def __init__(self) -> None:
+        self.version = importlib.metadata.version("apache-tvm")
+
+    def compile(self, artifact: Artifact, plan: Plan, device: str, threads: int) -> "TvmExecutable":
+        """Compile, or take from the cache what was compiled of the same artifact, plan, machine and sources.
+
+        Raises
+        ------
+        Unsupported
+            The device is not a CPU, an operator has no rule or a lowering refuses its site.
+        Unavailable
+            There is no C++ compiler to link with.
+        NotHonoured
+            The compiled module does not have what was planned.
+        """
+        if device != "cpu":
+            raise Unsupported(f"the TVM backend has schedules for cpu only, not for {device}")
+        folder = files.home() / "compiled" / self._key(artifact, plan, threads)
+        started = time.perf_counter()
+        cached = (folder / META).exists()
+        if not cached:
+            self._build(artifact, plan, threads, folder)
+        compiled = time.perf_counter()
+        executable = TvmExecutable(folder, self.version, threads, plan)
+        executable.seconds = {"load": time.perf_counter() - compiled}
+        if not cached:
+            executable.seconds["compile"] = compiled - started
+        return executable
+
+    def _key(self, artifact: Artifact, plan: Plan, threads: int) -> str:
+        """What the compiled code depends on: the graph, the plan, TVM, our own sources, and this machine's processor."""
+        parts = [artifact.sha256, json.dumps(plan.to_json()["lowerings"], sort_keys=True), self.version, _processor()]
+        digest = hashlib.sha256("\n".join([*parts, str(threads)]).encode())
+        sources = Path(__file__).parent.parent / "lowering"
+        for source in (Path(__file__), *sorted(sources.glob("*.py"))):
+            digest.update(source.read_bytes())
+        return digest.hexdigest()[:32]
+
+    def _build(self, artifact: Artifact, plan: Plan, threads: int, folder: Path) -> None:
+        import onnx
+
+        from xframe.lowering import pipeline
+        from xframe.lowering.target import Cpu
+
+        if not any(shutil.which(c) for c in ("g++", "clang++", "c++")):
+            raise Unavailable("TVM links with a C++ compiler, and there is none here: install g++ or clang")
+        cpu = Cpu.host(threads)
+        built = pipeline.build(onnx.load(artifact.path), plan, cpu)
+        with whole_folder(folder) as part:
+            built.executable.export_library(str(part / LIBRARY))
+            table = []
+            with open(part / PARAMETERS, "wb") as f:
+                for array in built.parameters:
+                    f.write(b"\0" * (-f.tell() % ALIGNMENT))
+                    table.append({"offset": f.tell(), "shape": array.shape})
+                    f.write(np.ascontiguousarray(array, dtype=np.float32).data)
+            meta = {"target": cpu.text, "parameters": table, "sites": wire.plain(built.sites), "notes": built.notes}
+            (part / META).write_text(json.dumps(meta), encoding="utf-8")
+
+
+class TvmExecutable:
+    """A compiled folder, loaded: the library, its parameters in one block of aligned memory, a virtual machine."""
+
+    def __init__(self, folder: Path, version: str, threads: int, plan: Plan):
+        meta = json.loads((folder / META).read_text(encoding="utf-8"))
+        self.plan = plan
+        self.sites: tuple[SiteRecord, ...] = wire.sites_of(meta["sites"])
+        self.seconds: dict[str, float] = {}
+        self.notes = tuple(meta["notes"])
+        self.environment = {"apache-tvm": version, "target": meta["target"], "threads": threads}
+        _load_runtime()
+        self._module = tvm_ffi.load_module(str(folder / LIBRARY))
+        self._parameters, self._block = _read_parameters(folder / PARAMETERS, meta["parameters"])
+        self._main = self._machine()["main"]
+        self._args: list[Any] = []
+        self._out: Any = None
+
+    def _machine(self):
+        machine = self._module["vm_load_executable"]()
+        machine["vm_initialization"](CPU, 0, POOLED)
+        return machine
+
+    def bind(self, feeds: list[np.ndarray]) -> None:
+        self._feeds = [aligned(np.ascontiguousarray(x, dtype=np.float32)) for x in feeds]
+        self._args = [tvm_ffi.from_dlpack(x) for x in self._feeds] + self._parameters
+        self._out = None
+
+    def step(self) -> None:
+        self._out = self._main(*self._args)
+
+    def sync(self) -> None:
+        """The virtual machine returns when it is done."""
+
+    def fetch(self) -> list[np.ndarray]:
+        outputs = [self._out] if isinstance(self._out, tvm_ffi.Tensor) else list(self._out)
+        return [np.from_dlpack(x).copy() for x in outputs]
+
+    def profile(self) -> list[Kernel]:
+        """One step of a second virtual machine that calls back around each kernel.
+
+        Raises NotHonoured when the kernels that ran at a planned site are not those of its lowering.
+        """
+        machine = self._machine()
+        main, seen = machine["main"], []
+        main(*self._args)  # its memory pool fills up
+
+        def watch(_, name, before, __, *___):
+            if not name.startswith("vm."):
+                seen.append((str(name), bool(before), time.perf_counter()))
+
+        machine["set_instrument"](tvm_ffi.convert_func(watch))
+        start = time.perf_counter()
+        main(*self._args)
+        sites = {s.name: s for s in self.sites}
+        kernels, ran = [], set()
+        for (name, _, begin), (_, _, end) in zip(seen[::2], seen[1::2], strict=True):
+            site, _, rest = name.partition("_")
+            record = sites.get(site)
+            if record and record.requested and rest.startswith(record.requested + "_"):
+                ran.add(site)
+            kernels.append(Kernel(name, begin - start, end - start, record.site if record else None))
+        missing = [s for s, r in sites.items() if r.requested and s not in ran]
+        if missing:
+            raise NotHonoured(f"no kernel of the forced lowering ran at {', '.join(missing)}")
+        return kernels
+
+    def close(self) -> None:
+        self._args, self._out, self._parameters = [], None, []
+
+
+class whole_folder:
+    """A temporary folder that becomes ``folder`` when the block ends well, and vanishes when it does not."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def __enter__(self) -> Path:
+        try:
+            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            self.part = Path(tempfile.mkdtemp(prefix=".part-", dir=self.folder.parent))
+        except OSError as e:
+            raise XframeError(f"can't write to the cache {self.folder.parent}: {e.strerror}; set XFRAME_HOME") from e
+        return self.part
+
+    def __exit__(self, kind, error, trace) -> None:
+        try:
+            if kind is None and not self.folder.exists():
+                os.replace(self.part, self.folder)
+        finally:
+            shutil.rmtree(self.part, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise XframeError(f"can't write to the cache {self.folder.parent}: {error.strerror or error}") from error
+
+
+def aligned(x: np.ndarray) -> np.ndarray:
+    """A copy of ``x`` that starts at a multiple of :data:`ALIGNMENT`."""
+    block = _aligned_bytes(x.nbytes)
+    out = block[: x.nbytes].view(x.dtype).reshape(x.shape)
+    out[...] = x
+    return out
+
+
+def _aligned_bytes(size: int) -> np.ndarray:
+    block = np.empty(size + ALIGNMENT, dtype=np.uint8)
+    start = -block.ctypes.data % ALIGNMENT
+    return block[start : start + size]
+
+
+def _read_parameters(path: Path, table: list[dict]) -> tuple[list, np.ndarray]:
+    """The parameters as tensors over one block. Read, not mapped: large pages make streaming weights faster."""
+    block = _aligned_bytes(path.stat().st_size)
+    with open(path, "rb") as f:
+        f.readinto(block.data)
+    arrays = []
+    for row in table:
+        shape, start = tuple(row["shape"]), row["offset"]
+        arrays.append(block[start : start + 4 * int(np.prod(shape))].view(np.float32).reshape(shape))
+    return [tvm_ffi.from_dlpack(a) for a in arrays], block
+
+
+def _load_runtime() -> None:
+    """Load TVM's runtime library, which brings the virtual machine, without importing TVM's Python package."""
+    if "tvm" in sys.modules:
+        return
+    found = importlib.util.find_spec("tvm")
+    if found is None or not found.submodule_search_locations:
+        raise Unavailable("the TVM backend needs apache-tvm: pip install 'xframe-eval[tvm]'")
+    suffix = {"Darwin": "dylib", "Windows": "dll"}.get(platform.system(), "so")
+    ctypes.CDLL(str(Path(found.submodule_search_locations[0]) / "lib" / f"libtvm_runtime.{suffix}"), ctypes.RTLD_GLOBAL)
+
+
+def _processor() -> str:
+    """What distinguishes this processor from another that may share the cache folder."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return "\n".join(sorted({x for x in lines if x.split(":")[0].strip() in ("model name", "flags", "Features")}))
+    except OSError:
+        return platform.processor() + platform.machine()
