@@ -58,7 +58,7 @@ def load(path: str | Path, model: str | None = None) -> Artifact:
     inputs = tuple(_input(path, v, layout) for v in graph_inputs(proto))
     inferred = _infer(path, _valid(path, proto))
     shapes = known_shapes(inferred)
-    outputs = tuple(_output(path, v.name, shapes, layout) for v in inferred.graph.output)
+    outputs = tuple(_output(path, v, shapes, layout) for v in inferred.graph.output)
     return Artifact(
         path=str(path),
         sha256=files.sha256(path),
@@ -278,10 +278,13 @@ def _input(path: Path, value: onnx.ValueInfoProto, layout: str) -> TensorInfo:
     return TensorInfo(value.name, shape, dtype, layout if len(shape) == 4 else "")
 
 
-def _output(path: Path, name: str, shapes: Shapes, layout: str) -> TensorInfo:
-    if name not in shapes:
-        raise ModelError(f"{path}: the shape of output {name} depends on data; export with fixed shapes throughout")
-    return TensorInfo(name, shapes[name], "float32", layout if len(shapes[name]) == 4 else "")
+def _output(path: Path, value: onnx.ValueInfoProto, shapes: Shapes, layout: str) -> TensorInfo:
+    shape = shapes.get(value.name)
+    if shape is None:
+        raise ModelError(
+            f"{path}: the shape of output {value.name} depends on data; export with fixed shapes throughout"
+        )
+    return TensorInfo(value.name, shape, _dtype(value.type.tensor_type.elem_type), layout if len(shape) == 4 else "")
 
 
 def _infer(path: Path, proto: onnx.ModelProto) -> onnx.ModelProto:

@@ -157,6 +157,11 @@ def from_onnx(model: Artifact, outputs: Sequence[str] = ()) -> Graph:
     onnx.load_external_data_for_model(proto, str(path.parent))
     if proto.graph.sparse_initializer:
         raise ModelError(f"{path} holds sparse weights, which the float64 reference does not read: export them dense")
+    return from_proto(proto, outputs)
+
+
+def from_proto(proto: onnx.ModelProto, outputs: Sequence[str] = ()) -> Graph:
+    """The graph of a valid model without local functions, its weights inside."""
     version = artifact.opset(proto)
     nodes = tuple(
         Node(
@@ -170,6 +175,7 @@ def from_onnx(model: Artifact, outputs: Sequence[str] = ()) -> Graph:
         for n in proto.graph.node
     )
     constants = {t.name: onnx.numpy_helper.to_array(t) for t in proto.graph.initializer}
-    names = tuple(x.name for x in model.inputs)
-    ends = tuple(outputs) or tuple(x.name for x in model.outputs)
-    return Graph(nodes, constants, names, ends, tuple(x.shape for x in model.inputs))
+    inputs = artifact.graph_inputs(proto)
+    shapes = tuple(tuple(d.dim_value or None for d in v.type.tensor_type.shape.dim) for v in inputs)
+    ends = tuple(outputs) or tuple(v.name for v in proto.graph.output)
+    return Graph(nodes, constants, tuple(v.name for v in inputs), ends, shapes)

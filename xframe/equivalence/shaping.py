@@ -162,7 +162,8 @@ def depth_to_space(node: Node, args: Args, roundings: Roundings) -> Quantity:
     b = node.attrs["blocksize"]
     n, c, h, w = args[0].value.shape
     if node.op == "SpaceToDepth":
-        split, order, size = (n, c, h // b, b, w // b, b), (0, 3, 5, 1, 2, 4), (n, c * b * b, h // b, w // b)
+        order = (0, 3, 5, 1, 2, 4) if node.attrs.get("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
+        split, size = (n, c, h // b, b, w // b, b), (n, c * b * b, h // b, w // b)
     elif node.attrs.get("mode", "DCR") == "DCR":
         split, order, size = (n, b, b, c // b**2, h, w), (0, 3, 4, 1, 5, 2), (n, c // b**2, h * b, w * b)
     else:
