@@ -8,8 +8,8 @@ in [-u, u] with u = 2^-24, hence of variance u^2/3. An element is judged against
 squares, the partial sum after k additions has a mean part k/K S and a random part of variance k/K E, so that a chain of
 ``length`` additions rounds with variance ``u^2/3 length (S^2/3 + E/2)``. Errors of the operands arrive through the
 squared weights. ``Rounding.growth`` enlarges the rounding, not what arrives: transformed algorithms (Winograd, FFT)
-compute the same linear map. They mix the data of a tile, so with ``Rounding.reach`` S^2 and E are their largest values
-within reach.
+compute the same linear map. They mix the data of a tile, so with ``Rounding.reach`` an element's share of this rounding
+is the largest one within reach.
 
 **Coherence.** Independence fails when products are alike. r = S^2/E tells: about 1 for products of random sign,
 K when all are equal (Cauchy-Schwarz); what r exceeds 4 (two deviations of the random case) counts as coherent.
