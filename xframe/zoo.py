@@ -196,7 +196,7 @@ def weights_file(spec: ModelSpec) -> Path:
     path = files.home() / "weights" / f"{spec.name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.npz"
     if not path.exists():
         with files.atomic(path) as part, open(part, "wb") as f:
-            np.savez(f, **weights(spec))
+            np.savez(f, **weights(spec))  # type: ignore[arg-type]
     return path
 
 

@@ -39,8 +39,9 @@ class Network:
         return []
 
     def close(self) -> None:
-        """Drop the network's tensors."""
-        self.__dict__.clear()
+        """Drop the network and its tensors; what is known about it stays."""
+        for name in [n for n in vars(self) if n.startswith("_")]:
+            delattr(self, name)
 
 
 def checked(spec: ModelSpec, weights: Mapping[str, Any]) -> dict[str, np.ndarray]:

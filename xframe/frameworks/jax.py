@@ -36,8 +36,8 @@ def _pool(item: Layer, x, init, reduce):
 
 
 def _avgpool(item: Layer, w: Weights, x):
-    counts = common.window_counts(item, x.shape[1:3])
-    return _pool(item, x, 0.0, lax.add) / counts[..., None]
+    inside = jnp.ones((1, *x.shape[1:3], 1), x.dtype)  # XLA folds its sums
+    return _pool(item, x, 0.0, lax.add) / _pool(item, inside, 0.0, lax.add)
 
 
 def _batchnorm(item: Layer, w: Weights, x):
@@ -151,6 +151,7 @@ class Jax:
         """
         index = common.device_index(device)
         os.environ.setdefault("NPROC", str(threads))
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # a GPU's memory is not ours to take whole
         try:
             seen = jax.devices("cpu" if index is None else "cuda")
         except RuntimeError:

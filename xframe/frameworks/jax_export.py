@@ -126,7 +126,7 @@ def _pool(op: str) -> Callable[..., Tensor]:
         over += [i for i in (3, 2, 1) if i not in over][: 2 - len(over)]
         over.sort()
         perm = x.perm if kept else (*(i for i in range(4) if i not in over), *over)
-        attrs = {
+        attrs: dict[str, Any] = {
             "kernel_shape": [window[i] for i in perm[2:]],
             "strides": [p["window_strides"][i] for i in perm[2:]],
             "pads": [p["padding"][i][end] for end in (0, 1) for i in perm[2:]],
@@ -142,9 +142,10 @@ def _pool(op: str) -> Callable[..., Tensor]:
 
 
 def _dot(g: Graph, eqn: Any, a: Value, b: Value) -> Tensor:
-    ((ca,), (cb,)), batch = eqn.params["dimension_numbers"][0], eqn.params["dimension_numbers"][1]
-    if any(batch) or len(a.shape) != 2 or len(b.shape) != 2:
-        raise _refuse("dot_general", f"of shapes {a.shape} and {b.shape}: matrices are supported")
+    contracted, batch = eqn.params["dimension_numbers"]
+    if any(batch) or (len(a.shape), len(b.shape), *map(len, contracted)) != (2, 2, 1, 1):
+        raise _refuse("dot_general", f"of shapes {a.shape} and {b.shape}: products of two matrices are supported")
+    ((ca,), (cb,)) = contracted
     return _out(eqn, g.add("MatMul", g.ordered(a, (1 - ca, ca)), g.ordered(b, (cb, 1 - cb))))
 
 
@@ -226,7 +227,7 @@ _FIRST = (0, 3, 1, 2)  # the channels of an NHWC image, first
 def _one(op: str, attributes: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[..., Tensor]:
     def handler(g: Graph, eqn: Any, attrs: dict[str, Any], x: Tensor, *weights: Value) -> Tensor:
         perm = _FIRST if len(x.shape) == 4 else identity(x.shape)
-        return _out(eqn, g.add(op, g.ordered(x, perm), *weights, **attributes(attrs)), perm)
+        return _out(eqn, g.add(op, g.ordered(x, perm), *map(g.plain, weights), **attributes(attrs)), perm)
 
     return handler
 
@@ -273,7 +274,8 @@ def walk(g: Graph, jaxpr: Any, consts: list[Value], args: list[Value]) -> list[V
 
     def read(atom: Any) -> Value:
         if isinstance(atom, core.Literal):
-            return Const(np.asarray(atom.val, atom.aval.dtype))
+            aval: Any = atom.aval
+            return Const(np.asarray(atom.val, aval.dtype))
         return values[atom]
 
     for eqn in jaxpr.eqns:

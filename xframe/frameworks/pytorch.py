@@ -195,7 +195,7 @@ class PyTorch:
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
         start = time.perf_counter()
         network = _Network(spec, weights, torch.device("cpu" if index is None else f"cuda:{index}"), batch, threads)
-        network.seconds = {"build": time.perf_counter() - start}
+        network.seconds = {"load": time.perf_counter() - start}
         return network
 
     def export(self, spec: ModelSpec, weights: Mapping[str, Any], batch: int) -> Any:

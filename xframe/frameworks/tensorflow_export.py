@@ -54,13 +54,22 @@ def _fill(graph: onnx.GraphProto, origin: dict[str, str], weights: Mapping[str, 
         field.extend(items)
 
 
-def _rename_output(graph: onnx.GraphProto, name: str) -> None:
-    old, graph.output[0].name = graph.output[0].name, name
+def _rename(graph: onnx.GraphProto, origin: dict[str, str]) -> None:
+    """Name what tf2onnx made after its operator: its own names count on from one export to the next, and a model's hash
+    should not."""
+    names = {"input": "input", graph.output[0].name: "output", **{name: name for name in origin.values()}}
+    for i, item in enumerate(graph.initializer):
+        item.name = names.setdefault(item.name, f"constant_{i}")
+    for i, node in enumerate(graph.node):
+        node.name = f"{node.op_type}_{i}"
+        for j, name in enumerate(node.output):
+            names.setdefault(name, f"{node.name}.{j}" if j else node.name)
     for node in graph.node:
-        for names in (node.input, node.output):
-            for i, used in enumerate(names):
-                if used == old:
-                    names[i] = name
+        for field in (node.input, node.output):
+            field[:] = [names[name] if name else "" for name in field]
+    graph.output[0].name = "output"
+    graph.name, graph.doc_string = "tensorflow", ""
+    del graph.value_info[:]
 
 
 def export(
@@ -76,6 +85,10 @@ def export(
     logging.getLogger("tf2onnx").setLevel(logging.ERROR)
     model, _ = tf2onnx.convert.from_function(function, input_signature=signature, opset=OPSET)
     graph = model.graph
-    _fill(graph, {f"weight_{i}": name for i, name in enumerate(weights)}, weights)
-    _rename_output(graph, "output")
+    origin = {f"weight_{i}": name for i, name in enumerate(weights)}
+    _fill(graph, origin, weights)
+    _rename(graph, origin)
+    used = {node.domain for node in graph.node}
+    for opset in [o for o in model.opset_import if o.domain not in used]:
+        model.opset_import.remove(opset)
     return model

@@ -1,0 +1,134 @@
+"""Conformance of every registered framework: natively and exported, against float64."""
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from float64 import close, output
+from nets import EVERY, TRAPS, random_net
+
+from xframe import registry, zoo
+from xframe.errors import Unavailable, UsageError
+
+
+@pytest.fixture(params=list(registry.FRAMEWORKS))
+def framework(request):
+    try:
+        return registry.load(registry.FRAMEWORKS, request.param)
+    except Unavailable as e:
+        pytest.skip(str(e))
+
+
+def native(framework, spec, weights, x):
+    network = framework.build(spec, weights, "cpu", len(x), 2)
+    network.bind([x])
+    network.step()
+    network.sync()
+    (y,) = network.fetch()
+    network.close()
+    return y
+
+
+def exported(framework, spec, weights, x):
+    """The export's output in ONNX Runtime, canonical, and the model."""
+    model = framework.export(spec, weights, len(x))
+    onnx.checker.check_model(model, full_check=True)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    if framework.layout == "NHWC":
+        x = np.ascontiguousarray(x.transpose(0, 2, 3, 1))
+    (y,) = session.run(None, {"input": x})
+    return (y.transpose(0, 3, 1, 2) if framework.layout == "NHWC" and y.ndim == 4 else y), model
+
+
+def case(spec, batch=2):
+    weights, x = zoo.weights(spec), zoo.inputs((batch, *spec.input), 1)
+    return weights, x, output(spec, weights, x)
+
+
+def test_every_op(framework):
+    weights, x, want = case(EVERY)
+    close(native(framework, EVERY, weights, x), want)
+    y, model = exported(framework, EVERY, weights, x)
+    close(y, want)
+    graph = model.graph
+    image = {"NCHW": [2, 3, 23, 19], "NHWC": [2, 23, 19, 3]}[framework.layout]
+    assert [(i.name, [d.dim_value for d in i.type.tensor_type.shape.dim]) for i in graph.input] == [("input", image)]
+    assert [i.name for i in graph.output] == ["output"]
+    initializers = {i.name: i for i in graph.initializer}
+    products = [node for node in graph.node if node.op_type in ("Conv", "Gemm")]
+    assert [node.op_type for node in products].count("Conv") == 3
+    assert [node.op_type for node in products].count("Gemm") == 2
+    for node in products:  # a compiler needs the weights as constants, and finds the bias in its node
+        assert len(node.input) == 3
+        assert all(initializers[name].data_type == onnx.TensorProto.FLOAT for name in node.input[1:])
+    assert not any(node.metadata_props for node in graph.node)
+
+
+@pytest.mark.parametrize("trap", TRAPS)
+def test_trap(framework, trap):
+    weights, x, want = case(TRAPS[trap])
+    close(native(framework, TRAPS[trap], weights, x), want)
+    close(exported(framework, TRAPS[trap], weights, x)[0], want)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_geometry(framework, seed):
+    weights, x, want = case(random_net(seed))
+    close(native(framework, random_net(seed), weights, x), want)
+    close(exported(framework, random_net(seed), weights, x)[0], want)
+
+
+def test_bind_step_fetch(framework):
+    spec = TRAPS["image out"]
+    weights, x, want = case(spec)
+    network = framework.build(spec, weights, "cpu", 2, 2)
+    network.bind([x])
+    network.step()
+    network.sync()
+    (first,) = network.fetch()
+    kept = first.copy()
+    network.bind([-x])
+    network.step()
+    network.sync()
+    (second,) = network.fetch()
+    close(second, output(spec, weights, -x))
+    assert not np.array_equal(first, second)
+    np.testing.assert_array_equal(first, kept)  # a later step must not write into what was fetched
+    close(first, want)
+    assert network.profile() == []
+    assert list(network.sites) == []
+    assert network.environment
+    assert all(s >= 0 for s in network.seconds.values())
+    for wrong in ([x[:1]], [x.astype("float64")], [], [x, x]):
+        with pytest.raises(UsageError, match="was built for one float32"):
+            network.bind(wrong)
+    network.close()
+    assert network.environment
+
+
+def test_weights_from_a_file_and_wrong_ones(framework, tmp_path, monkeypatch):
+    monkeypatch.setenv("XFRAME_HOME", str(tmp_path))
+    spec = TRAPS["depthwise"]
+    weights, x, want = case(spec)
+    with np.load(zoo.weights_file(spec)) as stored:
+        close(native(framework, spec, stored, x), want)
+    with pytest.raises(UsageError, match=r"c\.bias"):
+        framework.build(spec, {"c.weight": weights["c.weight"]}, "cpu", 2, 1)
+    with pytest.raises(UsageError, match=r"c\.weight has shape"):
+        framework.export(spec, weights | {"c.weight": weights["c.bias"]}, 2)
+
+
+def test_export_is_reproducible(framework):
+    weights = zoo.weights(TRAPS["image out"])
+    one, two = (framework.export(TRAPS["image out"], weights, 1).SerializeToString() for _ in range(2))
+    assert one == two
+
+
+def test_devices(framework):
+    spec = TRAPS["image out"]
+    with pytest.raises(Unavailable, match="cuda:99"):
+        framework.build(spec, zoo.weights(spec), "cuda:99", 1, 1)
+    with pytest.raises(UsageError, match="unknown device 'tpu'"):
+        framework.build(spec, zoo.weights(spec), "tpu", 1, 1)

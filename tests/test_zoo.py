@@ -1,0 +1,127 @@
+"""Finding models, their shapes, and the weights and inputs that all frameworks share."""
+
+import numpy as np
+import pytest
+
+from xframe import zoo
+from xframe.errors import UsageError
+from xframe.types import ModelSpec, layer
+
+TINY = ModelSpec(
+    "tiny",
+    (3, 8, 7),
+    (
+        layer("c", "conv", out=6, kernel=3, pads=(0, 1, 2, 0), groups=3),
+        layer("b", "batchnorm"),
+        layer("f", "flatten"),
+        layer("fc", "fc", out=500),
+    ),
+)
+
+
+def test_names_include_ours():
+    assert {"alexnet", "alexnet_bvlc", "overfeat", "vgg16"} <= set(zoo.names())
+    assert zoo.names() == sorted(zoo.names())
+
+
+@pytest.mark.parametrize(("asked", "hint"), [("alexnt", "did you mean .*alexnet"), ("zzz", "there are: .*vgg16")])
+def test_unknown_model(asked, hint):
+    with pytest.raises(UsageError, match=f"unknown model '{asked}': {hint}"):
+        zoo.spec(asked)
+
+
+def test_a_folder_of_the_user(tmp_path, monkeypatch):
+    monkeypatch.setenv("XFRAME_MODELS", str(tmp_path))
+    head = "from xframe.types import ModelSpec, layer\n"
+    (tmp_path / "mine.py").write_text(f"{head}SPEC = ModelSpec('mine', (3, 4, 4), (layer('r', 'relu'),))\n")
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    (tmp_path / "nospec.py").write_text("")
+    (tmp_path / "other.py").write_text(f"{head}SPEC = ModelSpec('another', (3, 4, 4), (layer('r', 'relu'),))\n")
+    (tmp_path / "alexnet.py").write_text(f"{head}SPEC = ModelSpec('alexnet', (1, 4, 4), (layer('r', 'relu'),))\n")
+    (tmp_path / "wrong.py").write_text(f"{head}SPEC = ModelSpec('wrong', (3, 4, 4), (layer('r', 'relu', 'x'),))\n")
+    assert "mine" in zoo.names()
+    assert zoo.spec("mine").input == (3, 4, 4)
+    assert zoo.spec("alexnet").input == (1, 4, 4)  # the user's folder comes first
+    with pytest.raises(UsageError, match=r"broken\.py does not load \(ZeroDivisionError"):
+        zoo.spec("broken")
+    with pytest.raises(UsageError, match=r"nospec\.py does not load"):
+        zoo.spec("nospec")
+    with pytest.raises(UsageError, match="must be a ModelSpec named 'other'; it is one named 'another'"):
+        zoo.spec("other")
+    with pytest.raises(UsageError, match=r"layer r .*'x' is no earlier layer"):
+        zoo.spec("wrong")
+
+
+def test_shapes():
+    assert zoo.shapes(TINY, 5) == {
+        "input": (5, 3, 8, 7),
+        "c": (5, 6, 8, 6),
+        "b": (5, 6, 8, 6),
+        "f": (5, 288),
+        "fc": (5, 500),
+    }
+
+
+@pytest.mark.parametrize(
+    ("layers", "words"),
+    [
+        ([layer("c", "conv", out=4, kernel=3, groups=2)], "2 groups do not divide 3"),
+        ([layer("c", "conv", out=4, kernel=9)], "window of 9 does not fit in 8"),
+        ([layer("c", "conv", out=4, kernel=3, stride=0)], "must be positive"),
+        ([layer("c", "conv", out=4, kernel=3, pads=-1)], "not negative"),
+        ([layer("c", "maxpool", kernel=2, stride=2, pads=2)], "smaller than the window"),
+        ([layer("c", "fc", out=4)], "needs a flatten"),
+        ([layer("f", "flatten"), layer("c", "lrn", size=5, alpha=1.0, beta=1.0, bias=1.0)], "needs an image"),
+        ([layer("c", "lrn", size=4, alpha=1.0, beta=1.0, bias=1.0)], "size 4 is even"),
+        ([layer("x", "conv", out=4, kernel=1), layer("c", "add", ("x", "input"))], "can't add"),
+        ([layer("x", "flatten"), layer("c", "concat", ("x", "input"))], "can't concatenate"),
+        ([layer("c", "add", "input")], "takes two inputs or more, got 1"),
+        ([layer("c", "relu", ("input", "input"))], "takes one input, got 2"),
+        ([layer("c", "relu", "later"), layer("later", "relu")], "'later' is no earlier layer"),
+        ([layer("c", "relu"), layer("c", "relu", "input")], "earlier layer of that name"),
+    ],
+)
+def test_wrong_specs_name_the_layer(layers, words):
+    with pytest.raises(UsageError, match=f"model wrong, layer c .*{words}"):
+        zoo.shapes(ModelSpec("wrong", (3, 8, 8), tuple(layers)), 1)
+
+
+def test_weights_follow_the_recipe():
+    weights = zoo.weights(TINY)
+    assert {k: v.shape for k, v in weights.items()} == zoo.tensors(TINY)
+    assert all(v.dtype == np.float32 for v in weights.values())
+    assert weights["c.weight"].shape == (6, 1, 3, 3)
+    assert weights["fc.weight"].std() == pytest.approx(np.sqrt(2 / 288), rel=0.02)
+    assert all(weights[f"b.{part}"].min() >= 0.5 for part in ("scale", "var"))
+    assert all(np.all(v != 0) for v in weights.values())
+
+
+def test_a_tensor_depends_on_seed_and_name_alone():
+    one, two = zoo.weights(TINY), zoo.weights(ModelSpec("other", (3, 8, 7), TINY.layers[:1]))
+    np.testing.assert_array_equal(one["c.weight"], two["c.weight"])
+    assert not np.array_equal(one["b.shift"], one["b.mean"])
+    seeded = zoo.weights(ModelSpec("tiny", TINY.input, TINY.layers, seed=1))
+    assert not np.array_equal(one["c.weight"], seeded["c.weight"])
+
+
+def test_weights_file_is_written_once_and_keyed_by_the_spec(tmp_path, monkeypatch):
+    monkeypatch.setenv("XFRAME_HOME", str(tmp_path))
+    path = zoo.weights_file(TINY)
+    assert path.parent == tmp_path / "weights"
+    with np.load(path) as stored:
+        for name, value in zoo.weights(TINY).items():
+            np.testing.assert_array_equal(stored[name], value)
+    before = path.stat().st_mtime_ns
+    assert zoo.weights_file(TINY) == path
+    assert path.stat().st_mtime_ns == before
+    assert zoo.weights_file(ModelSpec("tiny", TINY.input, TINY.layers, seed=1)) != path
+    assert len(list(path.parent.iterdir())) == 2
+
+
+def test_inputs():
+    x = zoo.inputs((4, 3, 32, 32), 7)
+    assert x.dtype == np.float32
+    assert x.std() == pytest.approx(1, rel=0.02)
+    np.testing.assert_array_equal(x, zoo.inputs((4, 3, 32, 32), 7))
+    assert not np.array_equal(x, zoo.inputs((4, 3, 32, 32), 8))
+    assert zoo.inputs((1, 2), 0, "float64").dtype == np.float64
