@@ -141,7 +141,7 @@ def _accumulated(
     coherent = np.maximum(coherent - RANDOM, 0.0)
 
     start = np.maximum(bias * (total + bias), 0.0)
-    chain = (square / 3 + start + energy / 2) * (growth * length * UNIT)
+    chain = ((square / 3 + energy / 2) * growth + start) * (length * UNIT)  # a transform never sees the bias
     # Z deviations of this term alone are the worst case, u length |S|/2, when all products are equal.
     alike = square * coherent * (growth * (U * length / (2 * Z)) ** 2 / terms)
     local = spread(chain + alike)

@@ -99,10 +99,9 @@ def _depthwise(site, weight, bias, relu, layout, cpu) -> list[Stage]:
         sch.reverse_compute_at(epilogue, vector, preserve_unit_loops=True)
         sch.vectorize(lane)
         sch.unroll(rx)
-        first = sch.decompose_reduction(product, ry)
-        sch.vectorize(sch.get_loops(first)[-1])
         sch.vectorize(sch.get_loops(epilogue)[-1])
         sch.parallel(sch.fuse(i, y))
+        sch.vectorize(sch.get_loops(sch.decompose_reduction(product, ry))[-1])
 
     spare = channels - c
     weights = np.pad(weight.reshape(c, kh, kw).transpose(1, 2, 0), ((0, 0), (0, 0), (0, spare)))

@@ -1,0 +1,62 @@
+"""Small ONNX networks and running them under a forced plan, for the tests of the lowerings."""
+
+import os
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+os.environ.setdefault("TVM_BIND_THREADS", "0")
+os.environ.setdefault("TVM_NUM_THREADS", "2")
+
+import tvm
+from tvm import relax
+
+from xframe.lowering import pipeline
+from xframe.lowering.target import Cpu
+from xframe.types import ConvSite, Plan
+
+HOST = Cpu.host(2)
+
+
+def network(nodes, inputs, outputs, constants, opset=17) -> onnx.ModelProto:
+    """A checked model; inputs and outputs are name -> shape."""
+
+    def infos(shapes):
+        return [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, s) for n, s in shapes.items()]
+
+    tensors = [numpy_helper.from_array(np.asarray(v), k) for k, v in constants.items()]
+    graph = helper.make_graph(nodes, "net", infos(inputs), infos(outputs), tensors)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    onnx.checker.check_model(model)
+    return model
+
+
+def conv_network(site: ConvSite, weight, bias, relu: bool) -> onnx.ModelProto:
+    conv = helper.make_node(
+        "Conv", ["x", "w", "b"], ["c" if relu else "y"], strides=site.stride, pads=site.pads,
+        dilations=site.dilation, group=site.groups, kernel_shape=site.kernel,
+    )  # fmt: skip
+    nodes = [conv, helper.make_node("Relu", ["c"], ["y"])] if relu else [conv]
+    shape = (site.batch, site.in_channels, *site.in_hw)
+    return network(
+        nodes, {"x": shape}, {"y": (site.batch, site.out_channels, *site.out_hw)}, {"w": weight, "b": bias}
+    )
+
+
+def conv_data(site: ConvSite, seed: int):
+    """(image, weight, bias), float32: N(0, 1), weights scaled to keep the variance."""
+    g = np.random.default_rng(seed)
+    x = g.standard_normal((site.batch, site.in_channels, *site.in_hw), dtype=np.float32)
+    w = g.standard_normal((site.out_channels, site.in_channels // site.groups, *site.kernel), dtype=np.float32)
+    return x, w / np.float32(np.sqrt(site.reduction)), g.standard_normal(site.out_channels, dtype=np.float32)
+
+
+def run(built: pipeline.Built, feeds) -> list[np.ndarray]:
+    machine = relax.VirtualMachine(built.executable, tvm.cpu())
+    out = machine["main"](*(tvm.runtime.tensor(np.ascontiguousarray(x)) for x in [*feeds, *built.parameters]))
+    return [out.numpy()] if isinstance(out, tvm.runtime.Tensor) else [y.numpy() for y in out]
+
+
+def everywhere(lowering: str, *sites: ConvSite) -> Plan:
+    return Plan(lowering, tuple((s, lowering) for s in sites))
