@@ -39,9 +39,7 @@ def conv_network(site: ConvSite, weight, bias, relu: bool) -> onnx.ModelProto:
     )  # fmt: skip
     nodes = [conv, helper.make_node("Relu", ["c"], ["y"])] if relu else [conv]
     shape = (site.batch, site.in_channels, *site.in_hw)
-    return network(
-        nodes, {"x": shape}, {"y": (site.batch, site.out_channels, *site.out_hw)}, {"w": weight, "b": bias}
-    )
+    return network(nodes, {"x": shape}, {"y": (site.batch, site.out_channels, *site.out_hw)}, {"w": weight, "b": bias})
 
 
 def conv_data(site: ConvSite, seed: int):
