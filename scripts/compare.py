@@ -1,0 +1,14 @@
+"""``xframe compare`` from a checkout, without installing xframe itself."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+try:
+    from xframe.cli import main
+except ModuleNotFoundError as e:
+    sys.exit(f"xframe: the Python module {e.name} is missing here: run 'make compare', or pip install -e '.[all]'")
+
+if __name__ == "__main__":
+    sys.exit(main(["compare", *sys.argv[1:]]))

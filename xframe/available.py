@@ -1,0 +1,49 @@
+"""Which plugins work here: each is imported in a process of its own, as it will be when it is used."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from xframe.registry import Row
+from xframe.worker.host import worker_environment
+
+_LIMIT = 120.0  # seconds for one import
+_PROBE = """
+import json, sys
+from xframe import errors, registry
+name, where, needs, extra = json.loads(sys.argv[1])
+try:
+    reply = {"version": registry.load({name: registry.Row(where, tuple(needs), extra)}, name).version}
+except errors.XframeError as e:
+    reply = {"reason": str(e)}
+except Exception as e:
+    reply = {"reason": "%s: %s" % (type(e).__name__, e)}
+sys.stdout.write("\\n" + json.dumps(reply) + "\\n")
+"""
+
+
+@dataclass(frozen=True)
+class Availability:
+    """``version`` of a plugin that imports here, or the ``reason`` why it does not."""
+
+    name: str
+    version: str | None
+    reason: str = ""
+
+
+def probe(table: dict[str, Row]) -> Iterator[Availability]:
+    """Each row of a registry table, one after another."""
+    for name, row in table.items():
+        plugin = json.dumps([name, row.where, row.needs, row.extra])
+        command = [sys.executable, "-c", _PROBE, plugin]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT, env=worker_environment(1))
+            reply = json.loads(done.stdout.splitlines()[-1])
+        except subprocess.TimeoutExpired:
+            reply = {"reason": f"its import did not end within {_LIMIT:g} s"}
+        except (ValueError, IndexError):
+            words = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+            reply = {"reason": f"its import ended with exit code {done.returncode}: {words[-1] if words else ''}"}
+        yield Availability(name, reply.get("version"), reply.get("reason", ""))

@@ -1,0 +1,284 @@
+"""One comparison: every framework under every runner and lowering that was asked for, one measurement each."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from xframe import environment, exports, planning
+from xframe.errors import Unavailable, UsageError, XframeError
+from xframe.measure import Budget, Job, measure
+from xframe.registry import BACKENDS, FRAMEWORKS, LOWERINGS, Row, resolve
+from xframe.store import SCHEMA, Run
+from xframe.subject import Subject, is_file
+from xframe.types import Artifact, Case, Device, Measurement, Outcome, Plan
+
+NATIVE, AUTO = "native", planning.AUTO
+#: The backend that can be told a lowering. All others pick by themselves, and have one row.
+PLANNED = "tvm"
+#: When no lowering is asked for: all of them, and this one wherever one refuses.
+IMPLIED_FALLBACK = "direct"
+
+Progress = Callable[[str], None]
+
+
+class Interrupted(KeyboardInterrupt):
+    """Stopped by the user. ``run`` holds every row; those that were not measured any more say so."""
+
+    def __init__(self, run: Run):
+        super().__init__("interrupted")
+        self.run = run
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to compare. Names may be aliases; duplicates collapse.
+
+    Parameters
+    ----------
+    model
+        A registered model or the path of an ONNX file, which has no framework and no native row.
+    frameworks
+        None: all registered ones.
+    runners
+        ``native`` and names of backends.
+    lowerings
+        ``auto``, names of lowerings, or paths of plan files, for the backends that can be told one. None: ``auto`` and
+        every lowering, with the fallback ``direct`` implied.
+    fallback
+        Lowering for the sites that the asked one refuses; None: such a row is UNSUPPORTED.
+    batches
+        Empty: 1, or the file's own.
+    threads
+        Empty: all CPUs that this process may use.
+    baseline
+        Add each framework's native row where it was not asked for.
+    """
+
+    model: str
+    frameworks: tuple[str, ...] | None = None
+    runners: tuple[str, ...] = (NATIVE, *BACKENDS)
+    lowerings: tuple[str, ...] | None = None
+    fallback: str | None = None
+    device: str = "cpu"
+    batches: tuple[int, ...] = ()
+    threads: tuple[int, ...] = ()
+    seed: int = 0
+    budget: Budget = field(default_factory=Budget)
+    baseline: bool = True
+
+    def resolved(self) -> Request:
+        """This request with its defaults filled in and its names checked; nothing heavy is loaded.
+
+        Raises
+        ------
+        UsageError
+            An unknown name or a value that makes no sense.
+        """
+        for what, values in (("batch", self.batches), ("threads", self.threads)):
+            if any(v < 1 for v in values):
+                raise UsageError(f"--{what} {min(values)} makes no sense: it must be at least 1")
+        if self.seed < 0:
+            raise UsageError(f"--seed {self.seed} makes no sense: it must be at least 0")
+        if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
+            raise UsageError(f"unknown device {self.device!r}: there are cpu, cuda and cuda:<number>")
+        frameworks = tuple(FRAMEWORKS) if self.frameworks is None else self.frameworks
+        frameworks = _unique(resolve(FRAMEWORKS, f, "framework") for f in frameworks)
+        runners = _unique(_runner(r) for r in self.runners)
+        if is_file(self.model):
+            if self.frameworks is not None:
+                raise UsageError(f"--framework goes with a registered model, and {self.model} is a file: leave it out")
+            runners, frameworks = tuple(r for r in runners if r != NATIVE), ()
+            if not runners:
+                raise UsageError(f"{self.model} is a file, which has no native form: name a backend with --backend")
+        elif self.baseline:
+            runners = _unique((NATIVE, *runners))
+        lowerings, fallback = self.lowerings, self.fallback
+        if lowerings is None:
+            lowerings, fallback = (AUTO, *LOWERINGS), fallback or IMPLIED_FALLBACK
+        elif PLANNED not in runners and set(lowerings) != {AUTO}:
+            raise UsageError(f"--lowering needs --backend {PLANNED}: other runners pick their convolutions themselves")
+        return replace(
+            self,
+            frameworks=frameworks,
+            runners=runners,
+            lowerings=_unique(_lowering(label) for label in lowerings),
+            fallback=fallback and resolve(LOWERINGS, fallback, "lowering"),
+            batches=_unique(self.batches),
+            threads=_unique(self.threads) or (len(environment.allowed_cpus()),),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def compare(request: Request, on_progress: Progress | None = None, command: Sequence[str] = ()) -> Run:
+    """Measure all that ``request`` asks for.
+
+    What one combination can't do costs its own row alone: the row is there, with its outcome and reason. Rows of one
+    batch and thread count are interleaved. Exports and the float64 reference run while nothing is timed.
+
+    Parameters
+    ----------
+    on_progress
+        Called with a line on what happens now.
+    command
+        Argument list to record.
+
+    Raises
+    ------
+    UsageError, ModelError
+        The request or the model makes no sense.
+    Interrupted
+        With the rows measured so far.
+    """
+    progress = on_progress or (lambda line: None)
+    asked = request.resolved()
+    with contextlib.suppress(Unavailable):  # then each row says so
+        for label in asked.lowerings or ():
+            planning.plan(label, (), _device(asked.device), asked.fallback)
+    progress(f"loading {asked.model}")
+    subject = Subject.of(asked.model)
+    asked = replace(asked, batches=_batches(asked, subject))
+    created, machine = datetime.now().astimezone().isoformat(timespec="seconds"), environment.capture()
+    cases = list(_cases(asked, subject.name))
+    done: dict[Case, Measurement] = {}
+    stopped: KeyboardInterrupt | None = None
+    try:
+        for batch in asked.batches:
+            group = [c for c in cases if c.batch == batch]
+            for case, measurement in _measured(asked, subject, batch, group, progress):
+                done[case] = measurement
+    except KeyboardInterrupt as e:
+        stopped = e
+        for case in cases:
+            done.setdefault(case, Measurement(case, Outcome.FAILED, "interrupted before it was measured"))
+    facts = {**machine, "request": {**request.to_json(), "resolved": asked.to_json()}}
+    run = Run(SCHEMA, created, list(command), facts, [done[c] for c in cases])
+    if stopped is not None:
+        raise Interrupted(run) from stopped
+    return run
+
+
+def title(case: Case) -> str:
+    """``pytorch tvm winograd, batch 1, threads 2``: a row in words."""
+    names = [case.framework or case.model, case.runner, case.plan.label if case.runner == PLANNED else ""]
+    return f"{' '.join(n for n in names if n)}, batch {case.batch}, threads {case.threads}"
+
+
+def _unique(values) -> tuple:
+    return tuple(dict.fromkeys(values))
+
+
+def _runner(name: str) -> str:
+    return resolve({NATIVE: Row("", (), ""), **BACKENDS}, name, "backend")
+
+
+def _lowering(label: str) -> str:
+    """A lowering's registered name; ``auto`` and the path of a plan pass through."""
+    if label.lower() == AUTO or label.endswith(".json"):
+        return label if label.endswith(".json") else AUTO
+    try:
+        return resolve(LOWERINGS, label, "lowering")
+    except UsageError as e:
+        raise UsageError(f"{e} (or {AUTO}, or the path of a plan, which ends in .json)") from None
+
+
+def _batches(asked: Request, subject: Subject) -> tuple[int, ...]:
+    """The batches to run. Raises UsageError where a file has another one than asked for."""
+    if subject.file is None:
+        return asked.batches or (1,)
+    shape = subject.file.inputs[0].shape if subject.file.inputs else ()
+    own = shape[0] if shape else 1
+    if set(asked.batches) - {own}:
+        raise UsageError(
+            f"--batch {','.join(map(str, asked.batches))} was asked for, and {os.path.basename(subject.file.path)} is"
+            f" fixed at batch {own}: leave --batch out, or export the model again at that batch"
+        )
+    return (own,)
+
+
+def _cases(asked: Request, model: str) -> Iterator[Case]:
+    """Every row asked for, in the order of the result; plans carry their label alone, artifacts are to come."""
+    for batch in asked.batches:
+        for threads in asked.threads:
+            for framework in asked.frameworks or (None,):
+                for runner in asked.runners:
+                    for label in (asked.lowerings or ()) if runner == PLANNED else (AUTO,):
+                        yield Case(model, framework, runner, Plan(label), asked.device, batch, threads)
+
+
+def _measured(
+    asked: Request, subject: Subject, batch: int, cases: Sequence[Case], progress: Progress
+) -> Iterator[tuple[Case, Measurement]]:
+    """Each case of one batch with its measurement, as they become final."""
+    progress(f"float64 reference, batch {batch}")
+    feeds = subject.feeds(batch, asked.seed)
+    judge, inputs_matter = subject.judge(feeds)
+    artifacts: dict[str | None, Artifact | XframeError] = {}
+    if subject.file is not None:
+        artifacts[None] = subject.file
+    elif any(c.runner != NATIVE for c in cases):
+        for framework in asked.frameworks or ():
+            progress(f"{framework}: export, batch {batch}")
+            artifacts[framework] = _export(framework, subject, batch)
+    for threads in asked.threads:
+        ready: dict[Case, list[Case]] = {}  # two plan files may turn out to say the same
+        for case in (c for c in cases if c.threads == threads):
+            try:
+                ready.setdefault(_ready(case, artifacts, asked), []).append(case)
+            except XframeError as e:
+                progress(f"{title(case)}: {e.outcome.value}")
+                yield case, Measurement(case, e.outcome, str(e))
+        jobs = [Job(case, subject.spec, subject.weights, feeds, judge, inputs_matter) for case in ready]
+        for measurement in measure(jobs, asked.budget, _stages(progress)):
+            progress(f"{title(measurement.case)}: {measurement.outcome.value}")
+            yield from ((case, measurement) for case in ready[measurement.case])
+
+
+def _export(framework: str, subject: Subject, batch: int) -> Artifact | XframeError:
+    assert subject.spec is not None
+    assert subject.weights is not None
+    try:
+        threads = len(environment.allowed_cpus())
+        return exports.export(framework, subject.spec, subject.weights, batch, threads)[0]
+    except XframeError as e:
+        return type(e)(f"no export of {framework}: {e}")
+
+
+def _ready(case: Case, artifacts: dict[str | None, Artifact | XframeError], asked: Request) -> Case:
+    """The case with its artifact and its plan. Raises XframeError for what can't be run."""
+    if case.runner == NATIVE:
+        return case
+    found = artifacts[case.framework]
+    if isinstance(found, XframeError):
+        raise found
+    sites = [site for _, site in found.conv_sites]
+    plan = planning.plan(case.plan.label, sites, _device(case.device), asked.fallback)
+    return replace(case, artifact=found, plan=plan)
+
+
+def _stages(progress: Progress) -> Callable[[Case, str], None]:
+    """The stages of measuring as lines; a round is one line, whatever number of cases it visits."""
+    last = ""
+
+    def on_stage(case: Case, stage: str) -> None:
+        nonlocal last
+        line = f"timing, {stage}" if stage.startswith("round") else f"{title(case)}: {stage}"
+        if line != last:
+            progress(line)
+        last = line
+
+    return on_stage
+
+
+def _device(name: str) -> Device:
+    """The device to plan for. A GPU is not looked at here: its runtimes say in their rows whether there is one."""
+    if name == "cpu":
+        return environment.cpu_device()
+    return Device("cuda", "cuda", "CUDA GPU", "", 0, int(name.partition(":")[2] or 0))

@@ -1,0 +1,160 @@
+"""The report in the terminal: a table of rows, and one of convolution sites, for each batch and thread count."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import TextIO
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from xframe.store import Run, row
+from xframe.types import ConvSite, Measurement, Outcome
+
+#: Columns to fill where there is no terminal that tells its own width.
+WIDTH = 100
+_STYLES = {Outcome.OK: "green", Outcome.UNSUPPORTED: "yellow", Outcome.UNAVAILABLE: "yellow"}
+
+
+def render(run: Run, out: TextIO) -> None:
+    """Write the report of a run. Only OK rows show a time; reasons and notes are below each table, in full."""
+    console = Console(file=out, highlight=False, soft_wrap=True, width=None if out.isatty() else WIDTH)
+    for line in _head(run):
+        console.print(Text(line))
+    for (batch, threads), group in groupby(run.measurements, key=lambda m: (m.case.batch, m.case.threads)):
+        rows = list(group)
+        console.print(Text(f"\nbatch {batch}, threads {threads}", style="bold"))
+        notes = _Notes()
+        console.print(_table(rows, notes), soft_wrap=False)
+        for line in notes.lines():
+            console.print(Text(line))
+        sites = _site_table(rows)
+        if sites is not None:
+            console.print(Text("\nconvolutions, ms (from the profiled pass, which is not the timed one)"))
+            console.print(sites, soft_wrap=False)
+            console.print(Text("* best of the site; ( ) the lowering refuses this site, and its fallback ran"))
+
+
+class _Notes:
+    """Footnotes: equal texts share a number."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, int] = {}
+
+    def mark(self, texts: Sequence[str]) -> str:
+        """The numbers of ``texts``."""
+        return ",".join(map(str, sorted({self._texts.setdefault(t, len(self._texts) + 1) for t in texts})))
+
+    def lines(self) -> Iterator[str]:
+        return (f"[{number}] {text}" for text, number in self._texts.items())
+
+
+def _head(run: Run) -> Iterator[str]:
+    facts = run.environment
+    first = run.measurements[0].case
+    yield f"xframe {facts['versions']['xframe']}: {first.model} on {first.device} ({facts['cpu']})"
+    request = facts.get("request", {})
+    if request.get("lowerings") is None and any(m.case.plan.label != "auto" for m in run.measurements):
+        resolved = request.get("resolved", {})
+        yield (
+            f"Every lowering, as none was named; a convolution that one refuses runs as {resolved.get('fallback')},"
+            " which is noted."
+        )
+    yield "Times are medians of whole forward passes; IQR and n of the raw samples; x best: 1.00 is the fastest row."
+    yield "error: largest deviation from the float64 reference; of bound: the largest share of its bound, over 1 fails."
+
+
+def _table(rows: Sequence[Measurement], notes: _Notes) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for name in ("framework", "runner", "lowering", "verdict"):
+        table.add_column(name, overflow="fold")
+    for name in ("median ms", "IQR", "n", "x best", "error", "of bound", "notes"):
+        table.add_column(name, justify="right", no_wrap=True)
+    medians = [statistics.median(m.samples) for m in rows if m.outcome == Outcome.OK]
+    for m in rows:
+        flat = row(m)
+        texts = [f"{m.outcome.value}: {m.reason}"] if m.reason else []
+        texts += [_fallback(m)] if m.case.plan.fallback else []
+        cells = [
+            flat["framework"] or "-",
+            flat["backend"],
+            flat["lowering"],
+            Text(m.outcome.value, style=_STYLES.get(m.outcome, "bold red")),
+        ]
+        if m.outcome == Outcome.OK:
+            median = statistics.median(m.samples)
+            cells += [f"{median * 1e3:.2f}", f"{flat['iqr_s'] * 1e3:.2f}", str(flat["samples"])]
+            cells += [Text(f"{median / min(medians):.2f}", style="bold" if median == min(medians) else "")]
+        else:
+            cells += ["-"] * 4
+        cells += [
+            "-" if m.error is None else f"{m.error:.1e}",
+            "-" if m.error_ratio is None else f"{m.error_ratio:.2g}",
+        ]
+        table.add_row(*cells, notes.mark([*texts, *m.notes]))
+    return table
+
+
+def _fallback(m: Measurement) -> str:
+    """The sites that did not run as asked; one reason is told once."""
+    plan = m.case.plan
+    by_reason: dict[str, list[str]] = {}
+    for site, why in plan.fallback:
+        by_reason.setdefault(why, []).append(_words(site))
+    parts = "; ".join(f"{', '.join(sites)}: {why}" for why, sites in by_reason.items())
+    return f"{len(plan.fallback)} of {len(plan.lowerings)} different convolutions fell back: {parts}"
+
+
+def _words(site: ConvSite) -> str:
+    """``64x27x27 -> 192, 5x5 /2``: what a reader needs to recognise a site; the rest where it is not the default."""
+    text = (
+        f"{site.in_channels}x{site.in_hw[0]}x{site.in_hw[1]} -> {site.out_channels}, {site.kernel[0]}x{site.kernel[1]}"
+    )
+    text += f" /{site.stride[0]}" if site.stride != (1, 1) else ""
+    text += f" dilated {site.dilation[0]}" if site.dilation != (1, 1) else ""
+    return text + (f" in {site.groups} groups" if site.groups != 1 else "")
+
+
+def _site_table(rows: Sequence[Measurement]) -> Table | None:
+    """Site by runner and lowering; None when no kernel could be joined to a site."""
+    times: dict[ConvSite, dict[str, list[float]]] = {}
+    refused: set[tuple[ConvSite, str]] = set()
+    counts: Counter[ConvSite] = Counter()
+    columns: dict[str, None] = {}
+    for m in rows:
+        if m.case.artifact is None:
+            continue
+        for site, count in Counter(s for _, s in m.case.artifact.conv_sites).items():
+            counts[site] = max(counts[site], count)
+            times.setdefault(site, {})
+        if m.outcome != Outcome.OK:
+            continue
+        column = f"{m.case.runner} {m.case.plan.label}"
+        refused.update((site, column) for site, _ in m.case.plan.fallback)
+        for site in times:
+            spent = [k.end - k.start for k in m.kernels if k.site == site]
+            if spent:
+                columns[column] = None
+                times[site].setdefault(column, []).append(sum(spent))
+    if not columns:
+        return None
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("convolution", overflow="fold")
+    for column in columns:
+        table.add_column(column.replace(" ", "\n"), justify="right", no_wrap=True, vertical="bottom")
+    for site, found in times.items():
+        medians = {c: statistics.median(v) for c, v in found.items()}
+        best = min(medians.values(), default=None)
+        cells = [_words(site) + (f" (x{counts[site]})" if counts[site] > 1 else "")]
+        for column in columns:
+            value = medians.get(column)
+            text = "-" if value is None else f"{value * 1e3:.3f}"
+            text = f"({text})" if (site, column) in refused and value is not None else text
+            mark = "*" if value is not None and value == best else " "
+            cells.append(Text(text + mark, style="bold" if mark == "*" else ""))  # type: ignore[arg-type]
+        table.add_row(*cells)
+    return table
