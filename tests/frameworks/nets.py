@@ -48,6 +48,9 @@ TRAPS = {
     "softmax of an image": ModelSpec("soft", (5, 4, 3), (layer("s", "softmax"),)),
     "flatten out": ModelSpec("flat", (3, 9, 7), (_C, layer("f", "flatten"))),
     "flatten, relu out": ModelSpec("flatr", (3, 9, 7), (_C, layer("f", "flatten"), layer("r", "relu"))),
+    "flatten read by an unused fc, and out": ModelSpec(
+        "unused", (3, 9, 7), (_C, layer("f", "flatten"), layer("fc", "fc", out=4), layer("r", "relu", "f"))
+    ),
     "flatten read by fc and add": ModelSpec(
         "read",
         (2, 5, 3),

@@ -132,3 +132,15 @@ def test_devices(framework):
         framework.build(spec, zoo.weights(spec), "cuda:99", 1, 1)
     with pytest.raises(UsageError, match="unknown device 'tpu'"):
         framework.build(spec, zoo.weights(spec), "tpu", 1, 1)
+
+
+def test_threads_are_told_as_they_are(framework):
+    """A framework that can't change its threads in this process says so; it never claims what it was asked for."""
+    spec = TRAPS["image out"]
+    weights = zoo.weights(spec)
+    framework.build(spec, weights, "cpu", 1, 2).close()
+    network = framework.build(spec, weights, "cpu", 1, 1)
+    told = [v for k, v in network.environment.items() if k in ("threads", "intra_op_threads")]
+    assert len(told) == 1
+    assert told == [1] or any("can't change to 1" in note for note in network.notes)
+    framework.build(spec, weights, "cpu", 1, 2).close()
