@@ -1,3 +1,22 @@
-"""xframe: is it the framework, or the convolution kernels it picks?"""
+"""xframe: is it the framework, or the convolution kernels it picks?
+
+``xframe.compare(xframe.Request("alexnet"))`` is what the command line does; ``Budget`` says how much to measure.
+"""
+
+import importlib
 
 __version__ = "0.1.0"
+__all__ = ["Budget", "Request", "compare"]
+
+_HOME = {"Budget": "xframe.measure", "Request": "xframe.compare", "compare": "xframe.compare"}
+
+
+def __getattr__(name):
+    """The public names, imported on first use (Python 3.7 upwards; an older worker does not need them)."""
+    if name in _HOME:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    raise AttributeError("module %r has no attribute %r; it has %s" % (__name__, name, ", ".join(__all__)))
+
+
+def __dir__():
+    return sorted([*globals(), *__all__])

@@ -139,12 +139,12 @@ def compare(request: Request, on_progress: Progress | None = None, command: Sequ
     """
     progress = on_progress or (lambda line: None)
     asked = request.resolved()
-    with contextlib.suppress(Unavailable):  # then each row says so
-        for label in asked.lowerings or ():
-            planning.plan(label, (), _device(asked.device), asked.fallback)
     progress(f"loading {asked.model}")
     subject = Subject.of(asked.model)
     asked = replace(asked, batches=_batches(asked, subject))
+    with contextlib.suppress(Unavailable):  # then each row says so
+        for label in (asked.lowerings or ()) if PLANNED in asked.runners else ():
+            planning.plan(label, (), _device(asked.device), asked.fallback)
     created, machine = datetime.now().astimezone().isoformat(timespec="seconds"), environment.capture()
     cases = list(_cases(asked, subject.name))
     done: dict[Case, Measurement] = {}

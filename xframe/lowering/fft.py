@@ -1,9 +1,9 @@
 """FFT convolution: real DFT of image tiles, complex products over the channels, inverse real DFT.
 
-Tiles overlap (overlap-save): a window of N x N inputs gives t x t outputs, t = N - r + 1. One window may also hold the
-whole image, its borders sharing the same zeros circularly; then N >= image + padding is enough. Of the N x N frequencies
-of a real image those that are conjugates of others are left out (Mathieu et al. 2014, arXiv:1312.5851, is the method;
-the layout is ours). The kernel transform is a constant: done here, in float64.
+The method is that of Mathieu et al. (2014, arXiv:1312.5851). Tiles overlap (overlap-save): a window of N x N inputs gives
+t x t outputs, t = N - r + 1. One window may also hold the whole image, its borders sharing the same zeros circularly;
+then N >= image + padding is enough. Of the N x N frequencies of a real image those that are conjugates of others are
+left out. The kernel transform is a constant: done here, in float64.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ LARGEST = 32  # of a window: straight-line code grows with its square
 
 
 def dft(n: int) -> np.ndarray:
-    """The DFT of n real numbers as a real matrix: rows are the real parts 0..n//2, then the imaginary parts likewise."""
+    """The DFT of n real numbers as a real matrix: rows are the real parts of 0..n//2, then the imaginary ones."""
     angle = 2 * np.pi * np.outer(np.arange(n // 2 + 1), np.arange(n)) / n
     return np.concatenate([np.cos(angle), -np.sin(angle)])
 

@@ -13,7 +13,7 @@ CHUNK = 1 << 20
 
 
 class Gemm:
-    """Any stride, dilation, padding and grouping. Where the image is the column matrix (1x1, stride 1), it is not copied."""
+    """Any stride, dilation, padding and grouping. For 1x1 at stride 1 the image is the column matrix: no copy is made."""
 
     name = "gemm"
 

@@ -4,6 +4,8 @@ The order of the loops is all that matters here: inline what can be, share the o
 innermost over vectors.
 """
 
+import contextlib
+
 import tvm
 from tvm import s_tir, tirx
 
@@ -33,10 +35,8 @@ def _scheduled(func: tirx.PrimFunc, cpu: Cpu) -> tirx.PrimFunc:
 
 def _try(sch: s_tir.Schedule, step) -> None:
     """A step that TVM may refuse, as when a block feeds two others: then the loops stay as they were."""
-    try:
+    with contextlib.suppress(s_tir.ScheduleError):
         step()
-    except s_tir.ScheduleError:
-        pass
 
 
 def _order(sch: s_tir.Schedule, block, cpu: Cpu) -> None:

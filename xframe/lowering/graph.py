@@ -1,8 +1,8 @@
 """From ONNX to Relax, images kept as NHWC throughout, each convolution lowered as the plan says.
 
-TVM has a frontend of its own; it is the route of the ``auto`` plan. A forced plan takes this one instead, because a site
-must become its lowering before anything decomposes or moves it, images must stay channels-last between our kernels
-without transposes, and weights must stay out of the compiler: here they become parameters of the function.
+TVM has a frontend of its own; it is the route of the ``auto`` plan. A forced plan takes this one instead, because a
+site must become its lowering before anything decomposes or moves it, images must stay channels-last between our
+kernels without transposes, and weights must stay out of the compiler: here they become parameters of the function.
 """
 
 import dataclasses
@@ -149,7 +149,7 @@ class Graph:
         return self.builder.emit(expr)
 
     def stages(self, x: relax.Expr, stages: list[Stage], name: str, attrs: dict[str, str] | None = None) -> relax.Expr:
-        """Call the stages one after the other on ``x``; each PrimFunc is named ``<name>_<role>`` and carries ``attrs``."""
+        """Call the stages one after the other on ``x``; each is named ``<name>_<role>`` and carries ``attrs``."""
         for stage in stages:
             func = prepared(stage, attrs or {})
             shape = tuple(int(d) for d in func.params[0].shape)

@@ -5,6 +5,7 @@ import math
 import numpy as np
 from tvm import relax
 
+from xframe.artifact import explicit_pads
 from xframe.errors import Unsupported
 from xframe.lowering.dense import dense_stages
 from xframe.lowering.graph import TO_NCHW, TO_NHWC, Graph, Handler, Value
@@ -18,15 +19,7 @@ def window(shape, kernel, attrs) -> tuple[tuple, tuple, tuple]:
     """(stride, pads, dilation) of a convolution or pooling over an image of ``shape``; auto_pad made explicit."""
     stride, dilation = tuple(attrs.get("strides", (1, 1))), tuple(attrs.get("dilations", (1, 1)))
     auto = attrs.get("auto_pad", b"NOTSET").decode()
-    if auto not in ("SAME_UPPER", "SAME_LOWER"):
-        return stride, tuple(attrs.get("pads", (0, 0, 0, 0))) if auto == "NOTSET" else (0, 0, 0, 0), dilation
-    first, last = [], []
-    for n, k, s, d in zip(shape[2:], kernel, stride, dilation, strict=True):
-        total = max(0, (math.ceil(n / s) - 1) * s + d * (k - 1) + 1 - n)
-        small, large = total // 2, total - total // 2
-        first.append(small if auto == "SAME_UPPER" else large)
-        last.append(large if auto == "SAME_UPPER" else small)
-    return stride, (*first, *last), dilation
+    return stride, explicit_pads(auto, attrs.get("pads"), shape[2:], kernel, stride, dilation), dilation
 
 
 def conv(g: Graph, node, inputs, attrs):

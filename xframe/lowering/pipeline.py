@@ -75,8 +75,8 @@ def prove(mod: tvm.IRModule, plan: Plan, sites: list[SiteRecord]) -> list[SiteRe
 def stock(model: onnx.ModelProto, cpu: Cpu) -> tuple[tvm.IRModule, list[np.ndarray]]:
     """TVM's own frontend and legalisation, with its constants made parameters afterwards.
 
-    The constants are folded as TVM's default pipeline folds them; only then are they taken out, so that the code is what
-    it would be with them inside, and compiles in seconds.
+    The constants are folded as TVM's default pipeline folds them; only then are they taken out, so that the code is
+    what it would be with them inside, and compiles in seconds.
     """
     from tvm.relax.frontend.onnx import from_onnx
 

@@ -15,8 +15,8 @@ REDUCTION = 2  # tvm.tirx.IterVar.CommReduce
 class Stage:
     """One PrimFunc of a lowering: ``func(previous output, *constants) -> output of `shape```.
 
-    ``func`` is the computation and stays what it is; ``schedule`` only reorders it. None: ``func`` is straight-line code
-    that was written in its order.
+    ``func`` is the computation and stays what it is; ``schedule`` only reorders it. None: ``func`` is straight-line
+    code that was written in its order.
     """
 
     role: str
@@ -49,9 +49,9 @@ class Tile:
     def choose(rows: int, columns: int, cpu: Cpu, parts: int = 1) -> "Tile":
         """The tile with the best use of the machine for a ``rows`` x ``columns`` product.
 
-        It must fit the registers: ``parts * vectors * (rows + 1) + 1``, ``parts`` being 2 for complex products. Of those,
-        the one with the most useful multiply-adds a cycle, given two FMAs and two loads a cycle and what the last, partly
-        filled tiles waste.
+        It must fit the registers: ``parts * vectors * (rows + 1) + 1``, ``parts`` being 2 for complex products. Of
+        those, the one with the most useful multiply-adds a cycle, given two FMAs and two loads a cycle and what the
+        last, partly filled tiles waste.
         """
         best, best_score = None, 0.0
         for vectors in range(1, 9):
@@ -62,7 +62,7 @@ class Tile:
                     rows / (-(-rows // r) * r) * columns / (-(-columns // (vectors * cpu.lanes)) * vectors * cpu.lanes)
                 )
                 accumulators = parts * r * vectors
-                # half cycles of one step: FMAs, loads, or the FMA latency, whichever is longest, and the loop's own cost
+                # half cycles of one step: FMAs, loads or the latency of an FMA, whichever is longest, and the loop
                 step = max(accumulators, 1.25 * (parts * vectors + r), 8) + 2
                 score = filled * accumulators / step
                 if score > best_score:
@@ -105,7 +105,7 @@ def tile_product(sch: s_tir.Schedule, product, epilogue, tile: Tile, row: int, c
 
 
 def clear_product(sch: s_tir.Schedule, product, reduction):
-    """Split off the zeroing of the accumulators at the ``reduction`` loop. The last step: nothing moves blocks after it."""
+    """Split off the zeroing of the accumulators at the ``reduction`` loop. The last step: no block moves after it."""
     depth = [sch.get(x) for x in sch.get_loops(product)].index(sch.get(reduction))
     _innermost(sch, sch.decompose_reduction(product, reduction), depth)
 

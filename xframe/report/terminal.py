@@ -61,11 +61,11 @@ def _head(run: Run) -> Iterator[str]:
     if request.get("lowerings") is None and any(m.case.plan.label != "auto" for m in run.measurements):
         resolved = request.get("resolved", {})
         yield (
-            f"Every lowering, as none was named; a convolution that one refuses runs as {resolved.get('fallback')},"
-            " which is noted."
+            "All lowerings, as none was named; where one refuses a convolution,"
+            f" {resolved.get('fallback')} runs (noted)."
         )
-    yield "Times are medians of whole forward passes; IQR and n of the raw samples; x best: 1.00 is the fastest row."
-    yield "error: largest deviation from the float64 reference; of bound: the largest share of its bound, over 1 fails."
+    yield "median, IQR, n: of the raw samples of a whole forward pass. x best: 1.00 is the fastest row."
+    yield "error: largest deviation from the float64 reference. of bound: its share of what float32 may err."
 
 
 def _table(rows: Sequence[Measurement], notes: _Notes) -> Table:
