@@ -1,4 +1,4 @@
-"""``xframe compare`` from a checkout, without installing xframe itself."""
+"""The command ``compare`` from a checkout, without installing xframe itself."""
 
 import sys
 from pathlib import Path

@@ -8,7 +8,7 @@ import importlib
 __version__ = "0.1.0"
 __all__ = ["Budget", "Request", "compare"]
 
-_HOME = {"Budget": "xframe.measure", "Request": "xframe.compare", "compare": "xframe.compare"}
+_HOME = {"Budget": "xframe.measure", "Request": "xframe.comparison", "compare": "xframe.comparison"}
 
 
 def __getattr__(name):

@@ -20,7 +20,7 @@ from xframe.errors import UsageError, XframeError
 from xframe.types import Measurement, Outcome
 
 if TYPE_CHECKING:
-    from xframe.compare import Request
+    from xframe.comparison import Request
     from xframe.store import Run
 
 app = typer.Typer(
@@ -76,7 +76,7 @@ def compare(
     output: Output = None,
 ) -> int:
     """Time a model in every framework, runner and lowering, side by side, each output verified."""
-    from xframe.compare import Request
+    from xframe.comparison import Request
 
     request = Request(
         model,
@@ -110,7 +110,7 @@ def run(
     output: Output = None,
 ) -> int:
     """Time one case alone."""
-    from xframe.compare import Request
+    from xframe.comparison import Request
     from xframe.subject import is_file
 
     if framework is None and not is_file(model):
@@ -228,16 +228,16 @@ def exit_code(measurements: Sequence[Measurement]) -> int:
 
 def _carry_out(request: Request, json: bool, output: Path | None) -> int:
     """Run a comparison, write it, print it; its exit code."""
-    from xframe import compare as comparing
+    from xframe import comparison
 
     request.resolved()
     if output is not None:
         _check_writable(output)
     progress = _Progress()
     try:
-        result = comparing.compare(request, progress, sys.argv)
+        result = comparison.compare(request, progress, sys.argv)
         code = exit_code(result.measurements)
-    except comparing.Interrupted as e:
+    except comparison.Interrupted as e:
         result, code = e.run, 130
     finally:
         progress.clear()

@@ -1,0 +1,25 @@
+# make compare            time AlexNet in every framework, runner and lowering (ARGS="..." passes flags on)
+# make test               lint, types, tests
+.PHONY: compare test lint
+ARGS ?=
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+	$$p -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v $$p; break; }; done)
+BIN := .venv/bin
+READY := .venv/.ready
+
+compare: $(READY)
+	$(BIN)/python scripts/compare.py $(ARGS)
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy xframe
+
+$(READY): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "xframe needs Python 3.11 or newer with its venv module, and none was found: install one, or name it with make PYTHON=/path/to/python" >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[all,dev]'
+	touch $@

@@ -1,0 +1,74 @@
+"""What several parts of the tests share: a cache folder of their own, a tiny model, plugins that do as told."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from xframe.registry import BACKENDS, FRAMEWORKS, Row
+
+HERE = Path(__file__).parent
+TINY = """
+from xframe.types import ModelSpec, layer
+
+SPEC = ModelSpec("tiny", (3, 8, 8), (
+    layer("conv1", "conv", out=4, kernel=3, pads=1), layer("relu1", "relu"),
+    layer("conv2", "conv", out=4, kernel=3, stride=2), layer("flatten", "flatten"), layer("fc", "fc", out=5),
+))
+"""
+
+
+@pytest.fixture
+def plugins(monkeypatch, tmp_path):
+    """The model ``tiny``; ``use(table, name, class in fake_plugins)`` registers a fake under a name."""
+    models = tmp_path / "models"
+    models.mkdir()
+    (models / "tiny.py").write_text(TINY)
+    monkeypatch.setenv("XFRAME_MODELS", str(models))
+    monkeypatch.setenv("XFRAME_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PYTHONPATH", str(HERE))  # for the workers
+    monkeypatch.syspath_prepend(str(HERE))
+
+    def use(**classes):
+        for name, cls in classes.items():
+            table = BACKENDS if name in ("ort", "tvm") else FRAMEWORKS
+            needs = ("no_such_module",) if cls == "Missing" else ()
+            monkeypatch.setitem(table, name, Row(f"fake_plugins:{cls}", needs, name, table[name].aliases))
+
+    yield use
+    sys.modules.pop("fake_plugins", None)
+
+
+@pytest.fixture
+def convnet(tmp_path):
+    """Writes a small valid network to a file: conv, relu, conv, global pooling. Returns its path."""
+
+    def make(name="net.onnx", batch=1, dtype=TensorProto.FLOAT, extra=(), shape=None):
+        rng = np.random.default_rng(0)
+        numpy_type = helper.tensor_dtype_to_np_dtype(dtype)
+        weights = {"w1": (6, 3, 3, 3), "b1": (6,), "w2": (4, 6, 3, 3), "b2": (4,)}
+        nodes = [
+            helper.make_node("Conv", ["x", "w1", "b1"], ["c1"], "conv1", pads=[1, 1, 1, 1]),
+            helper.make_node("Relu", ["c1"], ["r1"], "relu1"),
+            helper.make_node("Conv", ["r1", "w2", "b2"], ["c2"], "conv2", strides=[2, 2]),
+            *extra,
+            helper.make_node("GlobalAveragePool", [extra[-1].output[0] if extra else "c2"], ["y"], "pool"),
+        ]
+        graph = helper.make_graph(
+            nodes,
+            "net",
+            [helper.make_tensor_value_info("x", dtype, shape or [batch, 3, 12, 12])],
+            [helper.make_tensor_value_info("y", dtype, [(shape or [batch])[0], 4, 1, 1])],
+            [numpy_helper.from_array(rng.standard_normal(s).astype(numpy_type), n) for n, s in weights.items()],
+        )
+        domains = {n.domain for n in extra if n.domain}
+        opsets = [helper.make_opsetid("", 17), *(helper.make_opsetid(d, 1) for d in domains)]
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+        path = tmp_path / name
+        onnx.save(model, path)
+        return path
+
+    return make

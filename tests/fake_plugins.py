@@ -1,0 +1,126 @@
+"""Frameworks and backends for the tests of comparing: right by way of the reference, or wrong in one way each."""
+
+import os
+import time
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from xframe.equivalence.reference import Reference
+from xframe.errors import NotHonoured
+from xframe.types import Kernel, SiteRecord
+
+
+class Executable:
+    """Evaluates the reference when it is bound; ``step`` gives what was computed."""
+
+    def __init__(self, reference, sites=()):
+        self.reference, self.sites = reference, sites
+        self.notes, self.environment, self.seconds = (), {}, {"compile": 0.01}
+
+    def bind(self, feeds):
+        self.right = [j.value.astype(np.float32) for j in self.reference.evaluate([np.array(f) for f in feeds])]
+
+    def step(self):
+        time.sleep(0.001)
+        self.out = self.right
+
+    def sync(self):
+        pass
+
+    def fetch(self):
+        return self.out
+
+    def profile(self):
+        return [Kernel(f"kernel{i}", i * 1e-3, (i + 1) * 1e-3, s.site) for i, s in enumerate(self.sites)]
+
+    def close(self):
+        pass
+
+
+class Honest:
+    """Both a framework and a backend."""
+
+    version, layout = "1.0", "NCHW"
+    executable = Executable
+
+    def build(self, spec, weights, device, batch, threads):
+        return self.executable(Reference.of_spec(spec, weights))
+
+    def compile(self, artifact, plan, device, threads):
+        sites = [SiteRecord(s, name, plan[s], plan[s]) for name, s in artifact.conv_sites]
+        return self.executable(Reference.of_onnx(artifact), sites)
+
+    def export(self, spec, weights, batch):
+        nodes, before = [], "x"
+        for item in spec.layers:
+            names = [f"{item.name}.weight", f"{item.name}.bias"]
+            if item.op == "conv":
+                attrs = {"strides": item["stride"], "pads": item["pads"]}
+                nodes.append(helper.make_node("Conv", [before, *names], [item.name], item.name, **attrs))
+            elif item.op == "fc":
+                nodes.append(helper.make_node("Gemm", [before, *names], [item.name], item.name, transB=1))
+            else:
+                op = {"relu": "Relu", "flatten": "Flatten"}[item.op]
+                nodes.append(helper.make_node(op, [before], [item.name], item.name))
+            before = item.name
+        graph = helper.make_graph(
+            nodes,
+            spec.name,
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, [batch, *spec.input])],
+            [helper.make_tensor_value_info(before, TensorProto.FLOAT, None)],
+            [numpy_helper.from_array(np.asarray(w), n) for n, w in weights.items()],
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        return onnx.shape_inference.infer_shapes(model)
+
+
+class Missing(Honest):
+    """Its registry row needs a module that does not exist."""
+
+
+class ExportFails(Honest):
+    def export(self, spec, weights, batch):
+        raise ValueError("no rule for this layer")
+
+
+class _Crashes(Executable):
+    def step(self):
+        os.abort()
+
+
+class Crash(Honest):
+    executable = _Crashes
+
+
+class _Hangs(Executable):
+    def step(self):
+        time.sleep(600)
+
+
+class Hang(Honest):
+    executable = _Hangs
+
+
+class _Exhausts(Executable):
+    def step(self):
+        raise MemoryError("can't get 8 GiB")
+
+
+class OutOfMemory(Honest):
+    executable = _Exhausts
+
+
+class _Wrong(Executable):
+    def step(self):
+        self.out = [y + 1 for y in self.right]
+
+
+class Wrong(Honest):
+    executable = _Wrong
+
+
+class Unfaithful(Honest):
+    def compile(self, artifact, plan, device, threads):
+        raise NotHonoured("something else would have run")

@@ -1,0 +1,154 @@
+"""The shape of the source: which way imports go, how large it is, what the package shows."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import xframe
+from xframe import registry
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = sorted((ROOT / "xframe").rglob("*.py"))
+#: Lines of a file, and of all of xframe/. The second is raised on purpose, with a reason, never in passing.
+FILE_CEILING, TREE_CEILING = 400, 10200
+
+#: A module may import those of lower layers, and of its own layer only within its own folder.
+LAYERS = [
+    ["xframe"],
+    ["xframe.types"],
+    ["xframe.errors"],
+    ["xframe.files", "xframe.registry", "xframe.protocols", "xframe.environment"],
+    ["xframe.zoo", "xframe.artifact"],
+    ["xframe.worker"],
+    ["xframe.equivalence", "xframe.lowering", "xframe.frameworks", "xframe.planning"],
+    ["xframe.backends", "xframe.exports", "xframe.subject", "xframe.measure", "xframe.available"],
+    ["xframe.store"],
+    ["xframe.comparison", "xframe.report"],
+    ["xframe.cli"],
+]
+#: What the worker's side may import, so that it runs in the environment of an old framework with numpy alone.
+WORKER = ["xframe.worker", "xframe.types", "xframe.errors", "xframe.registry", "xframe.protocols"]
+#: The plugin folders, and what several plugins of a folder share.
+PLUGINS = {
+    "frameworks": {
+        "pytorch": ["pytorch"],
+        "tensorflow": ["tensorflow", "tensorflow_export"],
+        "jax": ["jax", "jax_export", "jax_graph"],
+    },
+    "backends": {"ort": ["ort"], "tvm": ["tvm"]},
+    "lowering": {name: [name] for name in registry.LOWERINGS},
+}
+
+
+def module(path):
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imports(path, everywhere=True):
+    """Modules that a file imports; without ``everywhere`` only at its top level, TYPE_CHECKING left out."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    known = {module(p) for p in SOURCES}
+    for node in ast.walk(tree) if everywhere else tree.body:
+        if isinstance(node, ast.Import):
+            yield from (a.name for a in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                yield full if full in known else node.module
+
+
+def layer_of(name):
+    """The number of a module's layer and its entry there: the module itself or the folder that holds it."""
+    for number, entries in enumerate(LAYERS):
+        for entry in entries:
+            if name == entry or (entry != "xframe" and name.startswith(entry + ".")):
+                return number, entry
+    raise AssertionError(f"{name} is in no layer: add it to LAYERS, where design.md says it belongs")
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=module)
+def test_imports_go_one_way(path):
+    number, entry = layer_of(module(path))
+    for name in imports(path):
+        if name.split(".")[0] == "xframe":
+            other, owner = layer_of(name)
+            assert other < number or owner == entry, f"{module(path)} (layer {number}) imports {name} (layer {other})"
+
+
+@pytest.mark.parametrize("folder", PLUGINS)
+def test_plugins_do_not_know_each_other(folder):
+    owners = {f"xframe.{folder}.{file}": name for name, files in PLUGINS[folder].items() for file in files}
+    for file, owner in owners.items():
+        for name in imports(ROOT / (file.replace(".", "/") + ".py")):
+            assert owners.get(name, owner) == owner, f"{file} imports {name}"
+
+
+def test_every_registered_plugin_is_known_here():
+    """So that the test above can't miss a new one."""
+    for folder, table in (
+        ("frameworks", registry.FRAMEWORKS),
+        ("backends", registry.BACKENDS),
+        ("lowering", registry.LOWERINGS),
+    ):
+        assert set(PLUGINS[folder]) == set(table)
+        assert all(row.where.startswith(f"xframe.{folder}.") for row in table.values())
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if module(p).startswith(tuple(WORKER))], ids=module)
+def test_the_worker_needs_numpy_alone_at_import(path):
+    for name in imports(path, everywhere=False):
+        top = name.split(".")[0]
+        assert top in sys.stdlib_module_names or top == "numpy" or name == "xframe" or name.startswith(tuple(WORKER)), (
+            f"{module(path)} imports {name}"
+        )
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if module(p).startswith(tuple(WORKER))], ids=module)
+def test_the_worker_is_written_for_old_pythons(path):
+    """Python 3.7 is the oldest grammar that ast still tells apart; nothing newer than it may appear."""
+    ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 7))
+
+
+@pytest.mark.parametrize("name", ["torch", "tensorflow", "jax", "tvm", "onnxruntime"])
+def test_heavy_packages_stay_in_the_files_that_need_them(name):
+    home = {
+        "torch": ["frameworks/pytorch"],
+        "tensorflow": ["frameworks/tensorflow"],
+        "jax": ["frameworks/jax"],
+        "tvm": ["lowering/", "backends/tvm"],
+        "onnxruntime": ["backends/ort"],
+    }[name]
+    users = [p for p in SOURCES if any(n.split(".")[0] == name for n in imports(p))]
+    assert users
+    assert all(any(f"xframe/{h}" in p.as_posix() for h in home) for p in users), users
+
+
+def test_size():
+    lines = {module(p): len(p.read_text(encoding="utf-8").splitlines()) for p in SOURCES}
+    assert {m: n for m, n in lines.items() if n > FILE_CEILING} == {}
+    assert sum(lines.values()) <= TREE_CEILING
+
+
+def test_what_the_package_shows_is_what_it_says():
+    assert sorted(xframe.__all__) == sorted(n for n in dir(xframe) if n in xframe.__all__)
+    for name in xframe.__all__:
+        assert getattr(xframe, name) is not None
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = xframe.no_such_name
+
+
+def test_importing_the_package_imports_nothing_else():
+    code = "import sys, xframe\nprint(*(m for m in sys.modules if m.startswith('xframe.') or m == 'numpy'))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def test_each_model_is_a_file_that_loads():
+    from xframe import zoo
+
+    assert {p.stem for p in (ROOT / "models").glob("*.py")} <= set(zoo.names())
+    for name in zoo.names():
+        assert zoo.spec(name).name == name
