@@ -303,6 +303,13 @@ def test_help_names_every_lowering_and_every_backend(xframe):
     assert "compare" in "\n".join([out, *err])
 
 
+def test_a_missing_package_of_our_own_is_one_line(xframe, monkeypatch):
+    monkeypatch.setitem(sys.modules, "xframe.comparison", None)  # importing it fails, as that of a missing one does
+    code, out, err = xframe("compare")
+    assert (code, out, len(err)) == (1, "", 1)
+    assert "is missing here: pip install" in err[0]
+
+
 def test_vocabulary_is_not_shadowed_by_the_commands():
     """``cli.run`` and ``cli.compare`` are commands; the records keep their own place."""
     assert store.Run is not cli.run

@@ -208,22 +208,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         print("xframe: interrupted", file=sys.stderr)
         return 130
+    except ModuleNotFoundError as e:
+        print(f"xframe: the Python module {e.name} is missing here: pip install xframe-eval, or -e .", file=sys.stderr)
+        return 1
     except BrokenPipeError:
         _drop_stdout()
         return 1
 
 
-def exit_code(measurements: Sequence[Measurement]) -> int:
+def exit_code(measurements: Sequence[Measurement], lowering_named: bool = False) -> int:
     """The code for a result: the gravest row decides.
 
-    A combination that can't be had here (UNSUPPORTED, UNAVAILABLE) is no error as long as another row is OK.
+    A combination that can't be had here (UNSUPPORTED, UNAVAILABLE) is no error as long as another row is OK; but a
+    lowering that was asked for by name, and refuses, is one.
     """
     outcomes = {m.outcome for m in measurements}
     if Outcome.MISMATCH in outcomes:
         return 3
     if Outcome.NOT_HONOURED in outcomes:
         return 4
-    return int(bool(outcomes & {Outcome.FAILED, Outcome.TIMEOUT}) or Outcome.OK not in outcomes)
+    refused = any(m.outcome == Outcome.UNSUPPORTED and m.case.plan.label != "auto" for m in measurements)
+    bad = outcomes & {Outcome.FAILED, Outcome.TIMEOUT} or Outcome.OK not in outcomes or (lowering_named and refused)
+    return int(bool(bad))
 
 
 def _carry_out(request: Request, json: bool, output: Path | None) -> int:
@@ -236,14 +242,11 @@ def _carry_out(request: Request, json: bool, output: Path | None) -> int:
     progress = _Progress()
     try:
         result = comparison.compare(request, progress, sys.argv)
-        code = exit_code(result.measurements)
+        code = exit_code(result.measurements, request.lowerings is not None)
     except comparison.Interrupted as e:
         result, code = e.run, 130
     finally:
         progress.clear()
-    refused = [m for m in result.measurements if m.outcome == Outcome.UNSUPPORTED and m.case.plan.label != "auto"]
-    if request.lowerings is not None and refused:
-        code = code or 1  # what was asked for by name could not be done
     _show(result, json, output)
     if code == 130:
         print("xframe: interrupted; the rows that were finished are above", file=sys.stderr)
@@ -253,17 +256,18 @@ def _carry_out(request: Request, json: bool, output: Path | None) -> int:
 def _show(result: Run, json: bool, output: Path | None) -> None:
     from xframe import store
 
-    if output is not None:
-        path = store.write(result, output)
-        print(f"wrote {path}", file=sys.stderr)
-    with _quiet_pipe():
-        if json:
-            for measurement in result.measurements:
-                print(jsonlib.dumps(store.row(measurement)))
-        else:
-            from xframe.report import terminal
+    try:
+        with _quiet_pipe():
+            if json:
+                for measurement in result.measurements:
+                    print(jsonlib.dumps(store.row(measurement)))
+            else:
+                from xframe.report import terminal
 
-            terminal.render(result, sys.stdout)
+                terminal.render(result, sys.stdout)
+    finally:  # neither of the two may cost the other: both stand for minutes of measuring
+        if output is not None:
+            print(f"wrote {store.write(result, output)}", file=sys.stderr)
 
 
 def _names(flag: str, text: str | None) -> tuple[str, ...] | None:

@@ -82,6 +82,15 @@ def test_sites_are_summed_by_artifact_then_the_median_over_frameworks_with_the_b
     assert "1 of 2 different convolutions fell back: 3x224x224 -> 64, 11x11 /4: direct, because of its stride" in report
 
 
+def test_a_fallback_is_never_the_best_of_its_site():
+    report = text(
+        measurement("jax", "tvm", 0.01, Plan("direct"), [(CONV1, 2e-3)]),
+        measurement("jax", "tvm", 0.01, FELL_BACK, [(CONV1, 1e-3)]),
+    )
+    (line,) = (x for x in report.splitlines() if x.startswith("3x224x224"))
+    assert re.split(r"\s{2,}", line.strip())[1:] == ["2.000*", "(1.000)"]
+
+
 def test_no_site_table_without_profiled_sites_or_from_rows_that_are_not_ok():
     bad = {"outcome": Outcome.MISMATCH, "reason": "wrong"}
     report = text(measurement("jax", "native", 0.01), measurement("jax", "tvm", 0.01, None, [(CONV1, 1e-3)], **bad))

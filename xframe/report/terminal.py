@@ -148,13 +148,12 @@ def _site_table(rows: Sequence[Measurement]) -> Table | None:
         table.add_column(column.replace(" ", "\n"), justify="right", no_wrap=True, vertical="bottom")
     for site, found in times.items():
         medians = {c: statistics.median(v) for c, v in found.items()}
-        best = min(medians.values(), default=None)
-        cells = [_words(site) + (f" (x{counts[site]})" if counts[site] > 1 else "")]
+        own = {c: value for c, value in medians.items() if (site, c) not in refused}
+        best = min(own, key=own.__getitem__, default=None)  # a fallback's time is no merit of the column it stands in
+        cells: list[str | Text] = [_words(site) + (f" (x{counts[site]})" if counts[site] > 1 else "")]
         for column in columns:
-            value = medians.get(column)
-            text = "-" if value is None else f"{value * 1e3:.3f}"
-            text = f"({text})" if (site, column) in refused and value is not None else text
-            mark = "*" if value is not None and value == best else " "
-            cells.append(Text(text + mark, style="bold" if mark == "*" else ""))  # type: ignore[arg-type]
+            text = f"{medians[column] * 1e3:.3f}" if column in medians else "-"
+            text = f"({text})" if column in medians and column not in own else text
+            cells.append(Text(f"{text}*" if column == best else f"{text} ", style="bold" if column == best else ""))
         table.add_row(*cells)
     return table
