@@ -8,7 +8,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 compare: $(READY)
-	$(BIN)/python scripts/compare.py $(ARGS)
+	@$(BIN)/python scripts/compare.py $(ARGS)
 
 test: lint
 	$(BIN)/python -m pytest
