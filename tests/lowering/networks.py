@@ -52,7 +52,7 @@ def conv_data(site: ConvSite, seed: int):
 
 def run(built: pipeline.Built, feeds) -> list[np.ndarray]:
     machine = relax.VirtualMachine(built.executable, tvm.cpu())
-    out = machine["main"](*(tvm.runtime.tensor(np.ascontiguousarray(x)) for x in [*feeds, *built.parameters]))
+    out = machine["main"](*(tvm.runtime.tensor(np.array(x, order="C")) for x in [*feeds, *built.parameters]))
     return [out.numpy()] if isinstance(out, tvm.runtime.Tensor) else [y.numpy() for y in out]
 
 

@@ -22,7 +22,7 @@ def expected(name: str) -> np.ndarray:
 def with_weights(name: str, seed: int = 0) -> onnx.ModelProto:
     """The network with random weights in place of its one-value ones, and its final Softmax cut off.
 
-    One value for all weights makes all channels equal and all logits, too, so that a mixed-up channel would not be seen.
+    One value for all weights makes all channels equal, and all logits, so that a mixed-up channel would not be seen.
     Weights are scaled by He's rule, normalisation statistics are near the identity.
     """
     model = onnx.load(path(name))

@@ -60,7 +60,7 @@ class Tvm:
         return executable
 
     def _key(self, artifact: Artifact, plan: Plan, threads: int) -> str:
-        """What the compiled code depends on: the graph, the plan, TVM, our own sources, and this machine's processor."""
+        """What the compiled code depends on: graph, plan, TVM, our own sources, and this machine's processor."""
         parts = [artifact.sha256, json.dumps(plan.to_json()["lowerings"], sort_keys=True), self.version, _processor()]
         digest = hashlib.sha256("\n".join([*parts, str(threads)]).encode())
         sources = Path(__file__).parent.parent / "lowering"
@@ -113,7 +113,7 @@ class TvmExecutable:
         return machine
 
     def bind(self, feeds: list[np.ndarray]) -> None:
-        self._feeds = [aligned(np.ascontiguousarray(x, dtype=np.float32)) for x in feeds]
+        self._feeds = [aligned(np.asarray(x, dtype=np.float32)) for x in feeds]
         self._args = [tvm_ffi.from_dlpack(x) for x in self._feeds] + self._parameters
         self._out = None
 

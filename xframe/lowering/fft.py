@@ -1,9 +1,9 @@
 """FFT convolution: real DFT of image tiles, complex products over the channels, inverse real DFT.
 
-The method is that of Mathieu et al. (2014, arXiv:1312.5851). Tiles overlap (overlap-save): a window of N x N inputs gives
-t x t outputs, t = N - r + 1. One window may also hold the whole image, its borders sharing the same zeros circularly;
-then N >= image + padding is enough. Of the N x N frequencies of a real image those that are conjugates of others are
-left out. The kernel transform is a constant: done here, in float64.
+The method is that of Mathieu et al. (2014, arXiv:1312.5851). Tiles overlap (overlap-save): a window of N x N inputs
+gives t x t outputs, t = N - r + 1. One window may also hold the whole image, its borders sharing the same zeros
+circularly; then N >= image + padding is enough. Of the N x N frequencies of a real image those that are conjugates of
+others are left out. The kernel transform is a constant: done here, in float64.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from tvm import te, tirx
 from xframe.lowering import ir
 from xframe.lowering.ir import T
 from xframe.lowering.padding import pad_stage
-from xframe.lowering.stage import Stage, Tile, activate, clear_product, packed, pad_to, tile_product
+from xframe.lowering.stage import Stage, Tile, activate, clear_product, packed, pad_to, tile_product, transformed
 from xframe.lowering.straight_line import product as multiply
 from xframe.lowering.target import Cpu
 from xframe.types import ConvSite, Device, Rounding
@@ -79,6 +79,16 @@ class _Geometry:
             return (k - 1) * rows + q
         return self.mixed * rows + self.real.index(k) * (rows // 2 + 1) + q
 
+    def kernel_matrix(self, kernel: tuple[int, int]) -> np.ndarray:
+        """Conjugate of a kernel's transform, as the products correlate: (frequency * 2, taps), real and imaginary."""
+        (nh, nw), (y, x) = self.window, np.indices(kernel).reshape(2, -1)
+        out = np.empty((self.frequencies, 2, len(y)))
+        for k in range(nw // 2 + 1):
+            for q in range(nh // 2 + 1 if k in self.real else nh):
+                angle = 2 * np.pi * (q * y / nh + k * x / nw)
+                out[self.index(q, k)] = np.cos(angle), np.sin(angle)
+        return out.reshape(-1, len(y))
+
 
 class Fft:
     """Stride 1, undilated, ungrouped, kernels of at least 2 taps on one side."""
@@ -133,13 +143,8 @@ class Fft:
             image = tuple((n - 1) * t + w for n, t, w in zip(g.tiles, g.t, g.window, strict=True))
             pad = pad_stage(site, *image, c, layout, cpu)
 
-        # Correlation: the products take the conjugate of the kernel's transform.
-        full = np.conj(np.fft.rfft2(weight.astype(float), s=g.window))
-        spectrum = np.empty((g.frequencies, site.in_channels, 2, site.out_channels))
-        for k in range(g.window[1] // 2 + 1):
-            for q in range(g.window[0] // 2 + 1 if k in g.real else g.window[0]):
-                value = full[:, :, q, k].T
-                spectrum[g.index(q, k)] = np.stack([value.real, value.imag], axis=1)
+        spectrum = transformed(g.kernel_matrix(site.kernel), weight)
+        spectrum = spectrum.reshape(g.frequencies, 2, *spectrum.shape[1:]).swapaxes(1, 2)
         spectrum = np.pad(spectrum, ((0, 0), (0, c - site.in_channels), (0, 0), (0, 0)))
         stages = [
             pad,

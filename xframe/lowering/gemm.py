@@ -13,7 +13,7 @@ CHUNK = 1 << 20
 
 
 class Gemm:
-    """Any stride, dilation, padding and grouping. For 1x1 at stride 1 the image is the column matrix: no copy is made."""
+    """Any stride, dilation, padding and grouping. For 1x1 at stride 1 the image is the column matrix: no copy."""
 
     name = "gemm"
 

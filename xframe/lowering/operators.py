@@ -9,7 +9,7 @@ from xframe.artifact import explicit_pads
 from xframe.errors import Unsupported
 from xframe.lowering.dense import dense_stages
 from xframe.lowering.graph import TO_NCHW, TO_NHWC, Graph, Handler, Value
-from xframe.lowering.windows import lrn_stage, pool_stage
+from xframe.lowering.windows import LOWEST, lrn_stage, pool_stage
 from xframe.types import ConvSite
 
 AXIS = (0, 3, 1, 2)  # where an axis of NCHW is in NHWC
@@ -32,7 +32,8 @@ def conv(g: Graph, node, inputs, attrs):
     site = ConvSite(n, c, (h, w), len(weight), weight.shape[2:], stride, pads, dilation, attrs.get("group", 1))
     last = node
     norm = g.follow(node.output[0], "BatchNormalization")
-    if norm is not None and all(isinstance(g.values.get(i), np.ndarray) for i in norm.input[1:]):
+    training = norm is not None and any(a.name == "training_mode" and a.i for a in norm.attribute)
+    if norm is not None and not training and all(isinstance(g.values.get(i), np.ndarray) for i in norm.input[1:]):
         scale, shift = _batchnorm([g.values[i] for i in norm.input[1:]], norm)
         weight, bias = weight * scale.reshape(-1, 1, 1, 1), bias * scale + shift
         g.done.add(id(norm))
@@ -58,6 +59,8 @@ def _batchnorm(constants, node):
 
 
 def batchnorm(g, node, inputs, attrs):
+    if attrs.get("training_mode", 0):
+        raise Unsupported(f"BatchNormalization {node.name!r}: it is in training mode, which changes its statistics")
     if not all(isinstance(i, np.ndarray) for i in inputs[1:]):
         raise Unsupported(f"BatchNormalization {node.name!r}: its statistics are not constants")
     scale, shift = _batchnorm(inputs[1:5], node)
@@ -160,6 +163,8 @@ def nary(op) -> Handler:
         last = bool(images) and all(isinstance(x, np.ndarray) or len(x.shape) == 4 for x in inputs)
 
         def operand(x):
+            if isinstance(x, np.ndarray):
+                x = x.astype(np.float32)
             if not last:
                 return g.plain(g.value(x))
             if isinstance(x, Value):
@@ -181,7 +186,8 @@ def clip(g, node, inputs, attrs):
             raise Unsupported(f"Clip {node.name!r}: its bounds are not constants")
         bounds[i] = bounds[i] if x is None else float(x)
     x = inputs[0]
-    low, high = (float(np.clip(b, -3.4e38, 3.4e38)) for b in bounds)
+    low, high = (float(np.clip(b, LOWEST, -LOWEST)) for b in bounds)
+    low = min(low, high)  # where they cross, ONNX says that the upper bound wins
     return [Value(g.emit(relax.op.clip(x.expr, low, high)), x.nhwc, x.flat)]
 
 
@@ -223,7 +229,8 @@ def reshape(g, node, inputs, attrs):
 
 def flatten(g, node, inputs, attrs):
     x = inputs[0]
-    axis = attrs.get("axis", 1) % (len(x.shape) + 1)
+    axis = attrs.get("axis", 1)
+    axis += len(x.shape) if axis < 0 else 0
     return reshaped(g, x, (math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))
 
 
@@ -250,7 +257,10 @@ def unsqueeze(g, node, inputs, attrs):
 def reduce(kind) -> Handler:
     def lower(g, node, inputs, attrs):
         x = inputs[0]
-        axes = _axes(inputs, attrs, 1, len(x.shape)) or list(range(len(x.shape)))
+        axes = _axes(inputs, attrs, 1, len(x.shape))
+        if not axes and attrs.get("noop_with_empty_axes", 0):
+            return [x]
+        axes = axes or list(range(len(x.shape)))
         keep = bool(attrs.get("keepdims", 1))
         if kind == "mean" and axes == [2, 3] and len(x.shape) == 4:
             (y,) = pool("average", everything=True)(g, node, inputs, {})
@@ -314,6 +324,8 @@ def slice_(g, node, inputs, attrs):
     if any(s < 1 for s in steps):
         raise Unsupported(f"Slice {node.name!r}: backwards")
     bounds = [slice(int(a), int(b)).indices(x.shape[i]) for a, b, i in zip(starts, ends, axes, strict=True)]
+    if any(b[0] >= b[1] for b in bounds):
+        raise Unsupported(f"Slice {node.name!r}: nothing is left")
     held = [AXIS[a] if x.nhwc else a for a in axes]
     y = relax.op.strided_slice(
         x.expr if x.nhwc else g.plain(x), held, [b[0] for b in bounds], [b[1] for b in bounds], steps
@@ -322,6 +334,12 @@ def slice_(g, node, inputs, attrs):
 
 
 def same(g, node, inputs, attrs):
+    return [inputs[0]]
+
+
+def dropout(g, node, inputs, attrs):
+    if len(inputs) > 2 and inputs[2] is not None and np.any(inputs[2]):
+        raise Unsupported(f"Dropout {node.name!r}: it is in training mode and would be random")
     return [inputs[0]]
 
 
@@ -376,6 +394,6 @@ OPERATORS: dict[str, Handler] = {
     "Pad": pad,
     "Split": split,
     "Slice": slice_,
-    "Dropout": same,
+    "Dropout": dropout,
     "Identity": same,
 }

@@ -13,6 +13,7 @@ from xframe.errors import NotHonoured
 from xframe.lowering.generic import schedule_rest
 from xframe.lowering.graph import LOWERING, SITE, SMALL, Graph
 from xframe.lowering.operators import OPERATORS
+from xframe.lowering.patterns import merged
 from xframe.lowering.target import Cpu
 from xframe.types import Plan, SiteRecord
 
@@ -28,7 +29,7 @@ def forced(model: onnx.ModelProto, plan: Plan, cpu: Cpu) -> tuple[tvm.IRModule, 
         A planned site is missing from the finished module or carries another lowering.
     """
     lowerings: dict[str, Any] = {n: registry.load(registry.LOWERINGS, n) for n in {n for _, n in plan.lowerings}}
-    graph = Graph(model, plan, lowerings, cpu, OPERATORS)
+    graph = Graph(merged(model), plan, lowerings, cpu, OPERATORS)
     mod, parameters = graph.lower()
     mod = passes(mod, cpu)
     return mod, parameters, prove(mod, plan, graph.sites)
@@ -39,7 +40,7 @@ def passes(mod: tvm.IRModule, cpu: Cpu) -> tvm.IRModule:
     with cpu.tvm:
         mod = tvm.transform.Sequential(
             [
-                relax.transform.LegalizeOps(),
+                relax.transform.LegalizeOps(skip_ops=["relax.reshape"]),  # a view, not a kernel
                 relax.transform.AnnotateTIROpPattern(),
                 relax.transform.FoldConstant(),
                 relax.transform.FuseOps(),
@@ -99,7 +100,7 @@ class _LiftConstants(relax.PyExprMutator):
         super().__init__()
         self.parameters: list[tuple[relax.Var, np.ndarray]] = []
 
-    def visit_constant_(self, op):
+    def visit_generic_const_(self, op):
         array = op.value.numpy()
         if array.dtype != np.float32 or array.size < SMALL:
             return op

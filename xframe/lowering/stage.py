@@ -131,3 +131,18 @@ def packed(weight: np.ndarray, columns: int, block: int) -> np.ndarray:
     weight = np.pad(weight, [(0, 0)] * (weight.ndim - 1) + [(0, columns - weight.shape[-1])])
     split = weight.reshape(*weight.shape[:-1], columns // block, block)
     return np.ascontiguousarray(np.moveaxis(split, -2, 1), dtype=np.float32)
+
+
+def transformed(matrix: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """(K, in, out) float32: ``matrix`` (K, kernel height * width) applied to each kernel of an OIHW ``weight``.
+
+    In float64, a part of the input channels at a time: the result can be many times the weight.
+    """
+    o, i, *_ = weight.shape
+    taps = weight.reshape(o, i, -1).transpose(2, 1, 0)
+    out = np.empty((len(matrix), i, o), dtype=np.float32)
+    step = max(1, (1 << 22) // (len(matrix) * o))
+    for start in range(0, i, step):
+        part = slice(start, start + step)
+        out[:, part] = np.tensordot(matrix, taps[:, part].astype(np.float64), axes=1)
+    return out

@@ -15,7 +15,7 @@ from tvm import te
 from xframe.lowering import ir
 from xframe.lowering.ir import T
 from xframe.lowering.padding import pad_stage
-from xframe.lowering.stage import Stage, Tile, activate, clear_product, packed, pad_to, tile_product
+from xframe.lowering.stage import Stage, Tile, activate, clear_product, packed, pad_to, tile_product, transformed
 from xframe.lowering.straight_line import product as multiply
 from xframe.lowering.target import Cpu
 from xframe.types import ConvSite, Device, Rounding
@@ -136,9 +136,7 @@ class Winograd:
         tile = Tile.choose(points, o, cpu)
         rows, columns = pad_to(points, tile.rows), pad_to(o, tile.columns)
 
-        spectrum = np.einsum(
-            "ax,oixy,by->abio", matrices(t.m[0], t.r[0])[1], weight.astype(float), matrices(t.m[1], t.r[1])[1]
-        ).reshape(frequencies, site.in_channels, site.out_channels)
+        spectrum = transformed(np.kron(matrices(t.m[0], t.r[0])[1], matrices(t.m[1], t.r[1])[1]), weight)
         spectrum = np.pad(spectrum, ((0, 0), (0, c - site.in_channels), (0, 0)))
         weights = packed(spectrum, columns, tile.columns)
         stages = [

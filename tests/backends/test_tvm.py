@@ -1,0 +1,110 @@
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.lowering.networks import conv_data, conv_network
+from xframe import artifact, planning, registry
+from xframe.environment import cpu_device
+from xframe.errors import NotHonoured, Unavailable, Unsupported, XframeError
+from xframe.lowering import pipeline
+from xframe.types import ConvSite, Plan, SiteRecord
+
+SITE = ConvSite(1, 16, (9, 9), 24, (3, 3), (1, 1), (1, 1, 1, 1))
+
+
+@pytest.fixture
+def backend(tmp_path, monkeypatch):
+    monkeypatch.setenv("XFRAME_HOME", str(tmp_path / "home"))
+    return registry.load(registry.BACKENDS, "tvm")
+
+
+@pytest.fixture
+def loaded(tmp_path):
+    _, w, b = conv_data(SITE, 0)
+    onnx.save(conv_network(SITE, w, b, True), tmp_path / "m.onnx")
+    return artifact.load(tmp_path / "m.onnx")
+
+
+def forced(loaded, lowering):
+    return planning.plan(lowering, [s for _, s in loaded.conv_sites], cpu_device())
+
+
+def outputs(executable, x):
+    executable.bind([x])
+    executable.step()
+    executable.sync()
+    return executable.fetch()[0]
+
+
+@pytest.mark.parametrize("lowering", ["auto", *registry.LOWERINGS])
+def test_compiled_then_cached(backend, loaded, tmp_path, lowering):
+    x, w, _ = conv_data(SITE, 1)
+    first = backend.compile(loaded, forced(loaded, lowering), "cpu", 2)
+    again = backend.compile(loaded, forced(loaded, lowering), "cpu", 2)
+    assert "compile" in first.seconds
+    assert "compile" not in again.seconds
+    assert np.array_equal(outputs(first, x), outputs(again, x))
+    (folder,) = (tmp_path / "home" / "compiled").iterdir()
+    assert (folder / "parameters.bin").stat().st_size >= w.nbytes
+    assert (folder / "lib.so").stat().st_size < (1 << 20)
+    assert [s.selected for s in again.sites] == ([] if lowering == "auto" else [lowering])
+    first.close()
+
+
+def test_outputs_follow_inputs_and_stay(backend, loaded):
+    executable = backend.compile(loaded, forced(loaded, "direct"), "cpu", 2)
+    a, b = (conv_data(SITE, seed)[0] for seed in (1, 2))
+    first = outputs(executable, a)
+    kept = first.copy()
+    assert not np.array_equal(first, outputs(executable, b))
+    assert np.array_equal(first, kept)
+
+
+def test_profile_ties_kernels_to_their_site(backend, loaded):
+    executable = backend.compile(loaded, forced(loaded, "winograd"), "cpu", 2)
+    outputs(executable, conv_data(SITE, 1)[0])
+    kernels = executable.profile()
+    mine = [k for k in kernels if k.site == SITE]
+    assert [k.name for k in mine] == [f"conv1_winograd_{r}" for r in ("pad", "input", "product", "output")]
+    assert all(0 <= a.start <= a.end <= b.start for a, b in pairwise(kernels))
+
+
+def test_a_kernel_that_did_not_run_is_not_honoured(backend, loaded):
+    """Planted: the executable says Winograd, the kernels that run are direct ones."""
+    executable = backend.compile(loaded, forced(loaded, "direct"), "cpu", 2)
+    executable.sites = (SiteRecord(SITE, "conv1", "winograd", "winograd"),)
+    outputs(executable, conv_data(SITE, 1)[0])
+    with pytest.raises(NotHonoured, match="conv1"):
+        executable.profile()
+
+
+def test_only_a_cpu(backend, loaded):
+    with pytest.raises(Unsupported, match="cuda"):
+        backend.compile(loaded, Plan(), "cuda:0", 2)
+
+
+def test_no_linker(backend, loaded, monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    with pytest.raises(Unavailable, match=r"C\+\+ compiler"):
+        backend.compile(loaded, Plan(), "cpu", 2)
+
+
+def test_a_cache_that_can_not_be_written(backend, loaded, tmp_path):
+    (tmp_path / "home").write_text("in the way")
+    with pytest.raises(XframeError, match="XFRAME_HOME"):
+        backend.compile(loaded, forced(loaded, "direct"), "cpu", 2)
+
+
+def test_a_failed_build_leaves_nothing(backend, loaded, tmp_path, monkeypatch):
+    class Full:
+        def export_library(self, path):
+            Path(path).write_text("a part of it")
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("xframe.lowering.pipeline.build", lambda *_: pipeline.Built(Full(), [], [], []))
+    with pytest.raises(XframeError, match="No space left"):
+        backend.compile(loaded, forced(loaded, "direct"), "cpu", 2)
+    assert not list((tmp_path / "home" / "compiled").iterdir())

@@ -1,0 +1,249 @@
+"""Operators lowered channels-last, against ONNX's own node cases and against float64 in small graphs."""
+
+import warnings
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from onnx.backend.test.case.node import collect_testcases
+
+from tests.lowering.networks import HOST, everywhere, network, run
+from xframe import artifact
+from xframe.equivalence.reference import Reference
+from xframe.equivalence.verdict import judge
+from xframe.errors import Unsupported
+from xframe.lowering import pipeline
+from xframe.lowering.graph import Graph
+from xframe.lowering.operators import OPERATORS
+from xframe.types import ConvSite, Plan
+
+
+def planned(model, lowering="direct") -> Plan:
+    """Every convolution of ``model`` by one lowering, found by lowering it once."""
+
+    class Any:
+        label = lowering
+        lowerings: tuple = ()
+
+        def __getitem__(self, site):
+            self.lowerings = (*self.lowerings, (site, lowering))
+            return lowering
+
+    from xframe import registry
+
+    plan = Any()
+    Graph(model, plan, {lowering: registry.load(registry.LOWERINGS, lowering)}, HOST, OPERATORS).lower()
+    return Plan(lowering, plan.lowerings)
+
+
+def lowered(model, feeds):
+    mod, parameters, sites = pipeline.forced(model, planned(model), HOST)
+    import tvm
+
+    return run(pipeline.Built(tvm.compile(mod, target=HOST.tvm), parameters, sites, []), feeds)
+
+
+def _cases():
+    """ONNX's cases whose one operator is in our table, over float32 data of ranks that networks have."""
+    wanted = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # ONNX makes cases of overflow, too
+        cases = collect_testcases(None)
+    for case in cases:
+        nodes = case.model.graph.node
+        if case.name == "test_averagepool_2d_ceil_last_window_starts_on_pad":
+            continue  # its expected values are written to four digits
+        if len(nodes) != 1 or nodes[0].op_type not in OPERATORS or nodes[0].domain:
+            continue
+        inputs, outputs = case.data_sets[0]
+        if any(getattr(x, "dtype", None) != np.float32 for x in (inputs[0], *outputs)) or 0 in inputs[0].shape:
+            continue
+        wanted.append(case)
+    return wanted
+
+
+def _with_constants(case):
+    """The case's model with all inputs but the data made initializers, and the feeds that remain.
+
+    Of element-wise operators with several operands, all are data.
+    """
+    model = onnx.ModelProto()
+    model.CopyFrom(case.model)
+    graph, (inputs, outputs) = model.graph, case.data_sets[0]
+    several = {"Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum", "Concat"}
+    feeds, kept = [], []
+    for i, (info, value) in enumerate(zip(list(graph.input), inputs, strict=True)):
+        if i == 0 or (graph.node[0].op_type in several and value.dtype == np.float32):
+            kept.append(info)
+            feeds.append(value)
+        else:
+            graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(value), info.name))
+    del graph.input[:]
+    graph.input.extend(kept)
+    return model, feeds, outputs
+
+
+CASES = _cases()
+
+
+def test_there_are_cases():
+    covered = {c.model.graph.node[0].op_type for c in CASES}
+    assert len(CASES) > 100
+    assert covered >= OPERATORS.keys() - {"Identity", "Dropout", "Sum", "Split", "HardSwish"}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_node_case(case):
+    (model, feeds, outputs), got, refusal = _with_constants(case), [], ""
+    try:
+        got = lowered(model, feeds)
+    except Unsupported as e:
+        refusal = str(e)
+    if refusal:
+        assert case.model.graph.node[0].op_type in refusal
+        pytest.skip(f"refused: {refusal}")
+    for y, want in zip(got, outputs, strict=False):
+        assert y.shape == want.shape
+        np.testing.assert_allclose(y, want, rtol=1e-4, atol=1e-5)
+
+
+def check(tmp_path, model, lowering="direct"):
+    """Lowered under a plan, the model agrees with its float64 reference."""
+    path = tmp_path / "m.onnx"
+    onnx.save(model, path)
+    loaded = artifact.load(path)
+    x = np.random.default_rng(0).standard_normal(loaded.inputs[0].shape, dtype=np.float32)
+    built = pipeline.build(model, everywhere(lowering, *(s for _, s in loaded.conv_sites)), HOST)
+    judged = Reference.of_onnx(loaded).evaluate([x], {s.site: s.rounding for s in built.sites})
+    verdict = judge(run(built, [x]), judged)
+    assert verdict.ok, verdict.reason
+    return built
+
+
+def kernels(mod) -> set[str]:
+    return {v.name_hint for v in mod.functions} - {"main"}
+
+
+def weights(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32) / np.float32(np.sqrt(shape[-1] * 3))
+
+
+def test_flatten_turns_the_weights_not_the_image(tmp_path):
+    """After a channels-last image, fc weights are permuted at compile time and no transpose is left."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], kernel_shape=[3, 3]),
+        helper.make_node("Flatten", ["c"], ["f"]),
+        helper.make_node("Gemm", ["f", "u", "b"], ["y"], transB=1),
+    ]
+    constants = {"w": weights(8, 3, 3, 3), "u": weights(5, 8 * 4 * 6), "b": weights(5)}
+    model = network(nodes, {"x": (2, 3, 6, 8)}, {"y": (2, 5)}, constants)
+    check(tmp_path, model)
+    mod, _, _ = pipeline.forced(model, planned(model), HOST)
+    assert not [v.name_hint for v in mod.functions if "transpose" in v.name_hint]
+
+
+def test_flattened_image_with_another_reader(tmp_path):
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], kernel_shape=[3, 3]),
+        helper.make_node("Flatten", ["c"], ["f"]),
+        helper.make_node("Relu", ["f"], ["r"]),
+        helper.make_node("Add", ["r", "a"], ["y"]),
+    ]
+    constants = {"w": weights(8, 3, 3, 3), "a": weights(1, 8 * 4 * 6)}
+    check(tmp_path, network(nodes, {"x": (2, 3, 6, 8)}, {"y": (2, 192)}, constants))
+
+
+def test_channels_last_input_needs_no_copy(tmp_path):
+    """What TensorFlow exports: NHWC in, a transpose before the first convolution, one after the last."""
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[0, 3, 1, 2]),
+        helper.make_node("Conv", ["t", "w"], ["c"], kernel_shape=[3, 3]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("Transpose", ["r"], ["y"], perm=[0, 2, 3, 1]),
+    ]
+    model = network(nodes, {"x": (2, 6, 8, 16)}, {"y": (2, 4, 6, 8)}, {"w": weights(8, 16, 3, 3)})
+    check(tmp_path, model)
+    mod, _, _ = pipeline.forced(model, planned(model), HOST)
+    assert kernels(mod) == {"conv1_direct_product"}
+
+
+def test_batchnorm_and_relu_are_folded_into_the_convolution(tmp_path):
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], kernel_shape=[3, 3]),
+        helper.make_node("BatchNormalization", ["c", "s", "b", "m", "v"], ["n"]),
+        helper.make_node("Relu", ["n"], ["y"]),
+    ]
+    constants = {"w": weights(8, 16, 3, 3), "s": weights(8), "b": weights(8), "m": weights(8), "v": weights(8) ** 2}
+    model = network(nodes, {"x": (1, 16, 6, 8)}, {"y": (1, 8, 4, 6)}, constants)
+    built = check(tmp_path, model)
+    mod, _, _ = pipeline.forced(model, planned(model), HOST)
+    assert len(built.sites) == 1
+    assert kernels(mod) == {"conv1_direct_pad", "conv1_direct_product", "transpose"}  # its output is NCHW
+
+
+def test_a_convolution_that_two_read_keeps_its_value(tmp_path):
+    """The Relu behind it must not be fused when somebody else reads the sum before it."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], kernel_shape=[3, 3]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("Add", ["c", "r"], ["y"]),
+    ]
+    check(tmp_path, network(nodes, {"x": (1, 16, 6, 8)}, {"y": (1, 8, 4, 6)}, {"w": weights(8, 16, 3, 3)}))
+
+
+def test_a_convolution_that_is_an_output_keeps_its_value(tmp_path):
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], kernel_shape=[3, 3]),
+        helper.make_node("Relu", ["c"], ["y"]),
+    ]
+    outputs = {"c": (1, 8, 4, 6), "y": (1, 8, 4, 6)}
+    check(tmp_path, network(nodes, {"x": (1, 16, 6, 8)}, outputs, {"w": weights(8, 16, 3, 3)}))
+
+
+def test_the_same_convolution_twice(tmp_path):
+    """Two equal sites with different weights: both carry the plan's lowering, each its own kernel."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], kernel_shape=[3, 3], pads=[1] * 4),
+        helper.make_node("Conv", ["c", "v"], ["y"], kernel_shape=[3, 3], pads=[1] * 4),
+    ]
+    constants = {"w": weights(16, 16, 3, 3), "v": weights(16, 16, 3, 3, seed=1)}
+    built = check(tmp_path, network(nodes, {"x": (1, 16, 7, 7)}, {"y": (1, 16, 7, 7)}, constants), "winograd")
+    assert [(s.name, s.selected) for s in built.sites] == [("conv1", "winograd"), ("conv2", "winograd")]
+
+
+def test_pytorchs_lrn_becomes_one_operator(tmp_path):
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], kernel_shape=[3, 3]),
+        helper.make_node("Mul", ["c", "c"], ["q"]),
+        helper.make_node("Unsqueeze", ["q", "one"], ["u"]),
+        helper.make_node("Pad", ["u", "pads"], ["p"]),
+        helper.make_node("AveragePool", ["p"], ["a"], kernel_shape=[5, 1, 1]),
+        helper.make_node("Squeeze", ["a", "one"], ["s"]),
+        helper.make_node("Mul", ["s", "alpha"], ["m"]),
+        helper.make_node("Add", ["m", "k"], ["d"]),
+        helper.make_node("Pow", ["d", "beta"], ["e"]),
+        helper.make_node("Div", ["c", "e"], ["y"]),
+    ]
+    constants = {
+        "w": weights(8, 3, 3, 3),
+        "one": np.array([1], np.int64),
+        "pads": np.array([0, 0, 2, 0, 0, 0, 0, 2, 0, 0], np.int64),
+        "alpha": np.float32(0.5),
+        "k": np.float32(2),
+        "beta": np.float32(0.75),
+    }
+    model = network(nodes, {"x": (1, 3, 6, 8)}, {"y": (1, 8, 4, 6)}, constants)
+    check(tmp_path, model)
+    mod, _, _ = pipeline.forced(model, Plan("direct", ((ConvSite(1, 3, (6, 8), 8, (3, 3)), "direct"),)), HOST)
+    assert any(v.name_hint.startswith("lrn") for v in mod.functions)
+
+
+def test_an_operator_without_a_rule_is_named():
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], kernel_shape=[3, 3]),
+        helper.make_node("Celu", ["c"], ["y"], name="strange"),
+    ]
+    model = network(nodes, {"x": (1, 3, 6, 8)}, {"y": (1, 8, 4, 6)}, {"w": weights(8, 3, 3, 3)})
+    with pytest.raises(Unsupported, match=r"Celu \(node 'strange'\).*auto"):
+        pipeline.build(model, everywhere("direct", ConvSite(1, 3, (6, 8), 8, (3, 3))), HOST)

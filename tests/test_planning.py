@@ -1,0 +1,70 @@
+import json
+
+import pytest
+
+from xframe.environment import cpu_device
+from xframe.errors import Unsupported, UsageError
+from xframe.planning import plan
+from xframe.types import ConvSite, Plan
+
+EASY = ConvSite(1, 16, (9, 9), 24, (3, 3))
+STRIDED = ConvSite(1, 16, (9, 9), 24, (3, 3), (2, 2))
+
+
+def test_auto_plans_nothing():
+    assert plan("auto", [EASY, STRIDED], cpu_device()) == Plan("auto")
+
+
+def test_one_lowering_everywhere():
+    made = plan("im2col", [EASY, STRIDED, EASY], cpu_device())
+    assert made == Plan("gemm", ((EASY, "gemm"), (STRIDED, "gemm")))
+
+
+def test_a_refusal_needs_a_fallback():
+    with pytest.raises(Unsupported, match=r"refuses 1 of 2 .*stride 2x2.*--fallback"):
+        plan("winograd", [EASY, STRIDED], cpu_device())
+
+
+def test_the_fallback_is_recorded_with_its_reason():
+    made = plan("winograd", [EASY, STRIDED], cpu_device(), fallback="gemm")
+    assert dict(made.lowerings) == {EASY: "winograd", STRIDED: "gemm"}
+    ((site, why),) = made.fallback
+    assert site == STRIDED
+    assert why.startswith("gemm, because winograd refuses: stride")
+
+
+def test_a_fallback_may_refuse_too():
+    with pytest.raises(Unsupported, match="both winograd and its fallback fft"):
+        plan("winograd", [STRIDED], cpu_device(), fallback="fft")
+
+
+@pytest.mark.parametrize(("label", "fallback"), [("wingrad", None), ("winograd", "dirct")])
+def test_unknown_names_get_close_ones(label, fallback):
+    with pytest.raises(UsageError, match="did you mean"):
+        plan(label, [STRIDED], cpu_device(), fallback)
+
+
+def test_a_file(tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({"label": "mine", "lowerings": {EASY.key: "winograd", STRIDED.key: "im2col"}}))
+    made = plan(str(path), [EASY, STRIDED], cpu_device())
+    assert made == Plan("mine", ((EASY, "winograd"), (STRIDED, "gemm")))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is not a plan"),
+        ("[]", "is not a plan"),
+        ('{"lowerings": {"nonsense": "gemm"}}', "not a convolution site"),
+        ('{"lowerings": {}}', "names no lowering for"),
+        (json.dumps({"lowerings": {EASY.key: "nothing"}}), "unknown lowering"),
+        (None, "can't read the plan"),
+    ],
+)
+def test_a_bad_file(tmp_path, text, message):
+    path = tmp_path / "bad.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(UsageError, match=message):
+        plan(str(path), [EASY], cpu_device())
