@@ -1,50 +1,90 @@
-"""Fully connected layers: a product with few rows, bound by reading the weights once."""
+"""Fully connected layers: a product with few rows, bound by reading its weights once."""
 
 import numpy as np
-from tvm import te
 
-from xframe.lowering.stage import Stage, Tile, activate, clear_product, packed, pad_to, tile_product
+from xframe.lowering import ir
+from xframe.lowering.ir import T
+from xframe.lowering.stage import Stage, activate, packed, pad_to
 from xframe.lowering.target import Cpu
 
-#: Vectors of weights read side by side when there is one row: enough independent sums to keep memory busy.
-STREAMS = 4
+#: Rows that share a register tile, and vectors of weights beside each other: many of those keep memory busy.
+ROWS, VECTORS = 4, 8
+#: Steps of the reduction after which the next rows take their turn: their weights are then still in a near cache.
+DEPTH = 256
 
 
 def dense_stages(rows: int, weight: np.ndarray, bias: np.ndarray, relu: bool, cpu: Cpu) -> list[Stage]:
     """``x @ weight + bias`` for x of (rows, inputs) and weight of (inputs, outputs), float32."""
     inputs, outputs = weight.shape
-    tile = _tile(rows, outputs, cpu)
-    padded, columns = pad_to(rows, tile.rows), pad_to(outputs, tile.columns)
-    x = te.placeholder((rows, inputs), name="x")
-    w = te.placeholder((columns // tile.columns, inputs, tile.columns), name="w")
-    b = te.placeholder((columns,), name="b")
-    k = te.reduce_axis((0, inputs), "k")
-    if rows == 1:  # already in reading order
-        left = lambda m, k: x[0, k]  # noqa: E731
-    else:  # a step of the product reads one value of each row: put them side by side
-        turned = te.compute((inputs, padded), lambda k, m: x[te.min(m, rows - 1), k], name="turned")
-        left = lambda m, k: turned[k, m]  # noqa: E731
-    acc = te.compute(
-        (padded, columns),
-        lambda m, o: te.sum(left(m, k) * w[o // tile.columns, k, o % tile.columns], axis=[k]),
-        name="product",
-    )
-    out = te.compute((rows, outputs), lambda m, o: activate(acc[m, o] + b[o], relu), name="epilogue")
+    r = min(rows, ROWS)
+    vectors = min(VECTORS, (cpu.registers - 1) // (r + 1), -(-outputs // cpu.lanes))
+    block, padded = vectors * cpu.lanes, pad_to(rows, r)
+    columns = pad_to(outputs, block)
+    depth = DEPTH if padded > r else inputs
 
-    def schedule(sch):
-        product, epilogue = sch.get_sblock("product"), sch.get_sblock("epilogue")
-        around, _, reduction = tile_product(sch, product, epilogue, tile, row=0, column=1)
-        sch.parallel(around[0])
-        if rows > 1:
-            sch.parallel(sch.get_loops(sch.get_sblock("turned"))[0])
-        clear_product(sch, product, reduction)
+    def body(x, w, b, y):
+        left, turned = x, rows > 1
+        if turned:  # a step of the product reads one value of each row: put them side by side
+            left = T.alloc_buffer((inputs, padded), ir.FLOAT)
+            with ir.units(inputs) as (k,):
+                for m in range(padded):
+                    T.buffer_store(left, x[min(m, rows - 1), k], [k, m])
+
+        with ir.units(columns // block) as (column,):
+            total = T.alloc_buffer((padded, block), ir.FLOAT, scope="local")
+            with T.serial(0, padded) as m:
+                ir.copy(total, lambda j: [m, j], lambda j: b[column * block + j], block, cpu.lanes)
+
+            def steps(start, count):
+                with T.serial(0, padded // r) as tile:
+                    sums = T.alloc_buffer((r, block), ir.FLOAT, scope="local")
+                    _each(r, vectors, cpu.lanes, lambda i, j: T.buffer_store(sums, total[tile * r + i, j], [i, j]))
+                    with T.serial(0, count) as k:
+
+                        def multiply(i, j):
+                            value = left[start + k, tile * r + i] if turned else left[0, start + k]
+                            T.buffer_store(sums, sums[i, j] + value * w[column, start + k, j], [i, j])
+
+                        _each(r, vectors, cpu.lanes, multiply)
+                    _each(r, vectors, cpu.lanes, lambda i, j: T.buffer_store(total, sums[i, j], [tile * r + i, j]))
+
+            if inputs >= depth:
+                with T.serial(0, inputs // depth) as part:
+                    steps(part * depth, depth)
+            if inputs % depth:
+                steps(inputs // depth * depth, inputs % depth)
+
+            def finish(width):
+                def write(m):
+                    ir.copy(
+                        y,
+                        lambda j: [m, column * block + j],
+                        lambda j: activate(total[m, j], relu),
+                        width,
+                        cpu.lanes,
+                    )
+
+                with T.serial(0, rows) as m:
+                    write(m)
+
+            if columns == outputs:
+                finish(block)
+            else:  # the last tile has columns that do not exist
+                with T.If(column < columns // block - 1):
+                    with T.Then():
+                        finish(block)
+                    with T.Else():
+                        finish(block - (columns - outputs))
 
     biases = np.pad(bias, (0, columns - outputs))
-    weights = packed(weight[None], columns, tile.columns)[0]
-    return [Stage("product", te.create_prim_func([x, w, b, out]), (weights, biases), (rows, outputs), schedule)]
+    weights = packed(weight[None], columns, block)[0]
+    shapes = {"x": (rows, inputs), "w": weights.shape, "b": (columns,), "y": (rows, outputs)}
+    return [Stage("product", ir.kernel(shapes, body), (weights, biases), (rows, outputs))]
 
 
-def _tile(rows: int, outputs: int, cpu: Cpu) -> Tile:
-    """All rows in one tile where the registers allow it, so that the weights pass once."""
-    vectors = min(STREAMS, (cpu.registers - 1) // (rows + 1), max(1, outputs // cpu.lanes))
-    return Tile(rows, vectors, cpu.lanes) if vectors else Tile.choose(rows, outputs, cpu)
+def _each(rows: int, vectors: int, lanes: int, body) -> None:
+    """``body(row, column)`` for every vector of a register tile, unrolled."""
+    for i in range(rows):
+        for j in range(vectors):
+            with T.vectorized(0, lanes) as v:
+                body(i, j * lanes + v)

@@ -61,10 +61,11 @@ class Tile:
                 filled = (
                     rows / (-(-rows // r) * r) * columns / (-(-columns // (vectors * cpu.lanes)) * vectors * cpu.lanes)
                 )
-                accumulators = parts * r * vectors
-                # half cycles of one step: FMAs, loads or the latency of an FMA, whichever is longest, and the loop
-                step = max(accumulators, 1.25 * (parts * vectors + r), 8) + 2
-                score = filled * accumulators / step
+                sums, loads = parts * parts * r * vectors, parts * (vectors + r)
+                # half cycles of one step: FMAs, loads or the latency of an FMA, whichever is longest, and the loop;
+                # of equals, the tile with fewer loads reads less from the caches
+                step = max(sums, 1.25 * loads, 8) + 2 + loads / 16
+                score = filled * sums / step
                 if score > best_score:
                     best, best_score = Tile(r, vectors, cpu.lanes), score
         assert best is not None
@@ -94,7 +95,7 @@ def tile_product(sch: s_tir.Schedule, product, epilogue, tile: Tile, row: int, c
     column_tile, c = sch.split(loops[column], [None, tile.columns])
     vector, lane = sch.split(c, [None, tile.lanes])
     around = order(column_tile, *outer) if order else [*outer, column_tile]
-    sch.reorder(*around, row_tile, *reduction, *inner, r, vector, lane)
+    sch.reorder(*around, row_tile, *reduction, r, *inner, vector, lane)
     sch.set_scope(product, 0, "local")
     sch.reverse_compute_at(epilogue, row_tile, preserve_unit_loops=True)
     sch.split(sch.get_loops(epilogue)[-1], [None, tile.lanes])
