@@ -4,7 +4,7 @@ import numpy as np
 from tvm import te
 
 from xframe.lowering.padding import pad_stage
-from xframe.lowering.stage import Stage, Tile, activate, clear_product, packed, pad_to, tile_product
+from xframe.lowering.stage import Stage, Tile, activate, clear_product, kernel_runs, packed, pad_to, tile_product
 from xframe.lowering.target import Cpu
 from xframe.types import ConvSite, Device, Rounding
 
@@ -44,14 +44,16 @@ def _grouped(site, weight, bias, relu, layout, cpu) -> list[Stage]:
         rows_in, row_in = site.in_hw
     pad = pad_stage(site, rows_in, row_in, site.in_channels, layout, cpu)
 
+    taps, run = kernel_runs(site)
+
     x = te.placeholder((n, rows_in, row_in * site.in_channels), name="x")
-    w = te.placeholder((g, columns // tile.columns, kh, kw, ic, tile.columns), name="w")
+    w = te.placeholder((g, columns // tile.columns, kh, taps, run, tile.columns), name="w")
     b = te.placeholder((g, columns), name="b")
-    ry, rx, rc = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx"), te.reduce_axis((0, ic), "rc")
+    ry, rx, k = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, taps), "rx"), te.reduce_axis((0, run), "k")
 
     def term(i, q, y, z, o):
-        pixel = x[i, y * sh + ry * dh, (z * sw + rx * dw) * site.in_channels + q * ic + rc]
-        return te.sum(pixel * w[q, o // tile.columns, ry, rx, rc, o % tile.columns], axis=[ry, rx, rc])
+        pixel = x[i, y * sh + ry * dh, (z * sw + rx * dw) * site.in_channels + q * ic + k]
+        return te.sum(pixel * w[q, o // tile.columns, ry, rx, k, o % tile.columns], axis=[ry, rx, k])
 
     acc = te.compute((n, g, oh, width, columns), term, name="product")
     out = te.compute(
@@ -68,6 +70,7 @@ def _grouped(site, weight, bias, relu, layout, cpu) -> list[Stage]:
         clear_product(sch, product, reduction)
 
     weights = packed(weight.reshape(g, oc, ic, kh, kw).transpose(0, 3, 4, 2, 1), columns, tile.columns)
+    weights = weights.reshape(g, columns // tile.columns, kh, taps, run, tile.columns)
     biases = np.pad(bias.reshape(g, oc), ((0, 0), (0, columns - oc)))
     stage = Stage("product", te.create_prim_func([x, w, b, out]), (weights, biases), (n, oh, ow, g, oc), schedule)
     return [pad, stage] if pad else [stage]

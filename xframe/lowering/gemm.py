@@ -4,7 +4,7 @@ import numpy as np
 from tvm import te
 
 from xframe.lowering.padding import pad_stage
-from xframe.lowering.stage import Stage, Tile, activate, clear_product, packed, pad_to, tile_product
+from xframe.lowering.stage import Stage, Tile, activate, clear_product, kernel_runs, packed, pad_to, tile_product
 from xframe.lowering.target import Cpu
 from xframe.types import ConvSite, Device, Rounding
 
@@ -38,8 +38,7 @@ class Gemm:
         rows = n * oh * ow
         tile = Tile.choose(rows, oc, cpu)
         columns, tiles = pad_to(oc, tile.columns), -(-rows // tile.rows)
-        # A row of the kernel is one contiguous run of an NHWC image, unless groups or dilation break it up.
-        taps, run = (1, kw * ic) if g == 1 and dw == 1 else (kw, ic)
+        taps, run = kernel_runs(site)
         bytes_a_tile = tile.rows * kh * kw * ic * 4
         chunks = pad_to(-(-tiles * bytes_a_tile // CHUNK), cpu.threads)
         by_rows = oc * 4 * kh * kw * ic < bytes_a_tile * tiles or tiles >= 8 * cpu.threads

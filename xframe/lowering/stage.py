@@ -7,6 +7,7 @@ import numpy as np
 from tvm import s_tir, te, tirx
 
 from xframe.lowering.target import Cpu
+from xframe.types import ConvSite
 
 REDUCTION = 2  # tvm.tirx.IterVar.CommReduce
 
@@ -117,6 +118,15 @@ def _innermost(sch, block, depth):
     for loop in unrolled:
         sch.unroll(loop)
     sch.vectorize(lane)
+
+
+def kernel_runs(site: ConvSite) -> tuple[int, int]:
+    """(taps, run): a row of the kernel as that many runs of contiguous values of an NHWC image.
+
+    The whole row is one run, unless groups or dilation break it up. Long runs make long inner loops.
+    """
+    per_group, width = site.in_channels // site.groups, site.kernel[1]
+    return (1, width * per_group) if site.groups == 1 and site.dilation[1] == 1 else (width, per_group)
 
 
 def activate(value, relu: bool):
