@@ -7,6 +7,7 @@ others are left out. The kernel transform is a constant: done here, in float64.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from tvm import te, tirx
@@ -39,9 +40,9 @@ def inverse_dft(n: int) -> np.ndarray:
 class _Geometry:
     """``window`` N and outputs a tile ``t``, both (height, width); ``whole``: one window holds the whole image."""
 
-    window: tuple[int, int]
-    t: tuple[int, int]
-    tiles: tuple[int, int]
+    window: tuple[int, ...]
+    t: tuple[int, ...]
+    tiles: tuple[int, ...]
     whole: bool
 
     @staticmethod
@@ -136,19 +137,19 @@ class Fft:
         points = site.batch * g.tiles[0] * g.tiles[1]
         tile = Tile.choose(points, o, cpu, parts=2)
         rows, columns = pad_to(points, tile.rows), pad_to(o, tile.columns)
+        padded, (h, w) = site, site.in_hw
         if g.whole:
-            bare = ConvSite(site.batch, site.in_channels, site.in_hw, site.out_channels, site.kernel)
-            pad, image = pad_stage(bare, *site.in_hw, c, layout, cpu), site.in_hw
+            padded = ConvSite(site.batch, site.in_channels, site.in_hw, site.out_channels, site.kernel)
         else:
-            image = tuple((n - 1) * t + w for n, t, w in zip(g.tiles, g.t, g.window, strict=True))
-            pad = pad_stage(site, *image, c, layout, cpu)
+            h, w = ((n - 1) * t + w for n, t, w in zip(g.tiles, g.t, g.window, strict=True))
+        pad = pad_stage(padded, h, w, c, layout, cpu)
 
         spectrum = transformed(g.kernel_matrix(site.kernel), weight)
         spectrum = spectrum.reshape(g.frequencies, 2, *spectrum.shape[1:]).swapaxes(1, 2)
         spectrum = np.pad(spectrum, ((0, 0), (0, c - site.in_channels), (0, 0), (0, 0)))
         stages = [
             pad,
-            _input_stage(site, g, (*image, c), rows, cpu),
+            _input_stage(site, g, (h, w, c), rows, cpu),
             _product_stage(g.frequencies, rows, c, o, packed(spectrum, columns, tile.columns), tile),
             _output_stage(site, g, rows, o, np.pad(bias, (0, o - len(bias))), relu, cpu),
         ]
@@ -273,17 +274,19 @@ def _output_stage(site, g, rows, o, bias, relu, cpu) -> Stage:
                         return
                     # The conjugate-symmetric part of the column transforms back to real numbers, the other part to
                     # imaginary ones: two real inverse transforms make a complex one.
-                    even_re, even_im, odd_re, odd_im = [], [], [], []
+                    even: list[tuple[Any, Any]] = []
+                    odd: list[tuple[Any, Any]] = []
                     for q in range(count):
                         mirror = (nh - q) % nh
                         if mirror == q:
-                            even_re.append(at(q, 0)), even_im.append(None)
-                            odd_re.append(at(q, 1)), odd_im.append(None)
+                            even.append((at(q, 0), None))
+                            odd.append((at(q, 1), None))
                         else:
                             a, b2, c2, d = (keep(at(*w)) for w in ((q, 0), (mirror, 0), (q, 1), (mirror, 1)))
-                            even_re.append(keep((a + b2) * 0.5)), even_im.append(keep((c2 - d) * 0.5))
-                            odd_re.append(keep((c2 + d) * 0.5)), odd_im.append(keep((b2 - a) * 0.5))
-                    for part, values in enumerate((even_re + even_im, odd_re + odd_im)):
+                            even.append((keep((a + b2) * 0.5), keep((c2 - d) * 0.5)))
+                            odd.append((keep((c2 + d) * 0.5), keep((b2 - a) * 0.5)))
+                    for part, terms in enumerate((even, odd)):
+                        values = [re for re, _ in terms] + [im for _, im in terms]
                         for q, e in enumerate(multiply(by_column, values, keep)[:t_h]):
                             T.buffer_store(rows_of, e, [q, part, k, lane])
 

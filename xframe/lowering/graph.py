@@ -69,7 +69,7 @@ class Graph:
         """(module, parameters): ``main`` takes the graph's inputs, then the parameters in order."""
         graph = self.model.graph
         self.values = {i.name: numpy_helper.to_array(i) for i in graph.initializer}
-        inputs = []
+        inputs: list[relax.Var] = []
         for info in graph.input:
             if info.name not in self.values:
                 shape = tuple(d.dim_value for d in info.type.tensor_type.shape.dim)
@@ -88,10 +88,11 @@ class Graph:
     def _node(self, node: onnx.NodeProto) -> None:
         inputs = [self.values[name] if name else None for name in node.input]
         attrs = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        constants = [x for x in inputs if not isinstance(x, Value)]
         if node.op_type == "Shape":
-            outputs = [np.array(inputs[0].shape, dtype=np.int64)]
-        elif all(x is None or isinstance(x, np.ndarray) for x in inputs):
-            outputs = fold(node, inputs, self.opset)
+            outputs = [np.array(self.values[node.input[0]].shape, dtype=np.int64)]
+        elif len(constants) == len(inputs):
+            outputs = fold(node, constants, self.opset)
         elif node.op_type in self.operators and node.domain in ("", "ai.onnx"):
             outputs = self.operators[node.op_type](self, node, inputs, attrs)
         else:

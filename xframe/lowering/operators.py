@@ -213,7 +213,8 @@ def reshaped(g, x: Value, shape) -> list[Value]:
     shape = tuple(int(d) for d in shape)
     n = x.shape[0]
     if x.nhwc and shape == (n, math.prod(x.shape[1:])):
-        return [Value(g.reshape(x.expr, shape), flat=x.shape[1:])]
+        _, c, h, w = x.shape
+        return [Value(g.reshape(x.expr, shape), flat=(c, h, w))]
     return [Value(g.reshape(g.plain(x), shape))]
 
 
@@ -316,7 +317,7 @@ def split(g, node, inputs, attrs):
 def slice_(g, node, inputs, attrs):
     x = inputs[0]
     if len(inputs) > 1:
-        starts, ends, axes, steps = (*inputs[1:], *[None] * (5 - len(inputs)))
+        starts, ends, axes, steps = [*inputs[1:], None, None][:4]
     else:
         starts, ends, axes, steps = attrs["starts"], attrs["ends"], attrs.get("axes"), None
     axes = range(len(starts)) if axes is None else [int(a) % len(x.shape) for a in axes]

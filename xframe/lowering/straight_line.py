@@ -80,7 +80,7 @@ def _parts(m, fold):
 def _cost(m, fold) -> int:
     """Multiply-adds after folding once."""
     left, _, even, odd = _parts(m, fold)
-    return 2 * len(left) + np.count_nonzero(even) + np.count_nonzero(odd)
+    return 2 * len(left) + int(np.count_nonzero(even)) + int(np.count_nonzero(odd))
 
 
 def _fold_columns(m, xs, fold, keep):
