@@ -1,6 +1,7 @@
 """The worker process and the host's handle on it."""
 
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -221,13 +222,12 @@ def test_close_twice_and_after_death_is_fine():
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_settle_sees_a_spinning_process():
     assert settle([])
-    spinning = os.fork()
-    if spinning == 0:
-        while True:
-            pass
-    try:
-        assert not settle([spinning])
-    finally:
-        os.kill(spinning, 9)
-        os.waitpid(spinning, 0)
-    assert settle([spinning])
+    with subprocess.Popen(
+        [sys.executable, "-c", "print(flush=True)\nwhile True: pass"], stdout=subprocess.PIPE
+    ) as spinning:
+        spinning.stdout.readline()
+        try:
+            assert not settle([spinning.pid])
+        finally:
+            spinning.kill()
+    assert settle([spinning.pid])
