@@ -37,16 +37,16 @@ def dense_stages(rows: int, weight: np.ndarray, bias: np.ndarray, relu: bool, cp
 
             def steps(start, count):
                 with T.serial(0, padded // r) as tile:
-                    sums = T.alloc_buffer((r, block), ir.FLOAT, scope="local")
-                    _each(r, vectors, cpu.lanes, lambda i, j: T.buffer_store(sums, total[tile * r + i, j], [i, j]))
-                    with T.serial(0, count) as k:
-
-                        def multiply(i, j):
-                            value = left[start + k, tile * r + i] if turned else left[0, start + k]
-                            T.buffer_store(sums, sums[i, j] + value * w[column, start + k, j], [i, j])
-
-                        _each(r, vectors, cpu.lanes, multiply)
-                    _each(r, vectors, cpu.lanes, lambda i, j: T.buffer_store(total, sums[i, j], [tile * r + i, j]))
+                    ir.tile_product(
+                        r,
+                        block,
+                        cpu.lanes,
+                        count,
+                        lambda i, k: left[start + k, tile * r + i] if turned else left[0, start + k],
+                        lambda k, j: w[column, start + k, j],
+                        lambda i, j: total[tile * r + i, j],
+                        lambda i, j, value: T.buffer_store(total, value, [tile * r + i, j]),
+                    )
 
             if inputs >= depth:
                 with T.serial(0, inputs // depth) as part:
@@ -55,17 +55,9 @@ def dense_stages(rows: int, weight: np.ndarray, bias: np.ndarray, relu: bool, cp
                 steps(inputs // depth * depth, inputs % depth)
 
             def finish(width):
-                def write(m):
-                    ir.copy(
-                        y,
-                        lambda j: [m, column * block + j],
-                        lambda j: activate(total[m, j], relu),
-                        width,
-                        cpu.lanes,
-                    )
-
                 with T.serial(0, rows) as m:
-                    write(m)
+                    at = column * block
+                    ir.copy(y, lambda j: [m, at + j], lambda j: activate(total[m, j], relu), width, cpu.lanes)
 
             if columns == outputs:
                 finish(block)
@@ -80,11 +72,3 @@ def dense_stages(rows: int, weight: np.ndarray, bias: np.ndarray, relu: bool, cp
     weights = packed(weight[None], columns, block)[0]
     shapes = {"x": (rows, inputs), "w": weights.shape, "b": (columns,), "y": (rows, outputs)}
     return [Stage("product", ir.kernel(shapes, body), (weights, biases), (rows, outputs))]
-
-
-def _each(rows: int, vectors: int, lanes: int, body) -> None:
-    """``body(row, column)`` for every vector of a register tile, unrolled."""
-    for i in range(rows):
-        for j in range(vectors):
-            with T.vectorized(0, lanes) as v:
-                body(i, j * lanes + v)

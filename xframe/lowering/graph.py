@@ -59,6 +59,7 @@ class Graph:
         self.parameters: list[tuple[relax.Var, np.ndarray]] = []
         self.sites: list[SiteRecord] = []
         self.values: dict[str, Value | np.ndarray] = {}
+        self.dense = 0  # fully connected layers so far
         self.done: set[int] = set()
         self.users: dict[str, list[onnx.NodeProto]] = {}
         for node in model.graph.node:

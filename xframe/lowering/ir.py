@@ -58,6 +58,34 @@ def copy(target, at: Callable[[Any], list], value: Callable[[Any], Any], length:
     vectors(length, lanes, run)
 
 
+def tile_product(
+    rows: int,
+    columns: int,
+    lanes: int,
+    depth: Any,
+    left: Callable[[int, Any], Any],
+    right: Callable[[Any, Any], Any],
+    start: Callable[[int, Any], Any],
+    finish: Callable[[int, Any, Any], None],
+) -> None:
+    """A register tile of ``rows`` x ``columns`` sums: start(i, j) + sum over k of left(i, k) * right(k, j).
+
+    ``finish(i, j, sum)`` takes each vector of sums away. Rows are unrolled, columns in vectors of ``lanes``.
+    """
+    sums = T.alloc_buffer((rows, columns), FLOAT, scope="local")
+
+    def each(body):
+        for i in range(rows):
+            for j in range(0, columns, lanes):
+                with T.vectorized(0, lanes) as v:
+                    body(i, j + v)
+
+    each(lambda i, j: T.buffer_store(sums, start(i, j), [i, j]))
+    with T.serial(0, depth) as k:
+        each(lambda i, j: T.buffer_store(sums, sums[i, j] + left(i, k) * right(k, j), [i, j]))
+    each(lambda i, j: finish(i, j, sums[i, j]))
+
+
 class Scratch:
     """Names for the vectors of straight-line code: rows of a local array, which LLVM keeps in registers where it can.
 

@@ -111,8 +111,8 @@ def _dense(g, x: Value, weight, bias, relu) -> Value:
         weight = weight.reshape(c, h, w, -1).transpose(1, 2, 0, 3).reshape(weight.shape)
     elif x.nhwc:
         expr = g.plain(x)
-    number = sum(1 for v in g.values.values() if isinstance(v, Value)) + 1
-    return Value(g.stages(expr, dense_stages(x.shape[0], weight, bias, relu, g.cpu), f"fc{number}"))
+    g.dense += 1
+    return Value(g.stages(expr, dense_stages(x.shape[0], weight, bias, relu, g.cpu), f"fc{g.dense}"))
 
 
 def pool(kind, everything=False) -> Handler:

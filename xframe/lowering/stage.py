@@ -65,7 +65,7 @@ class Tile:
                 sums, loads = parts * parts * r * vectors, parts * (vectors + r)
                 # half cycles of one step: FMAs, loads or the latency of an FMA, whichever is longest, and the loop;
                 # of equals, the tile with fewer loads reads less from the caches
-                step = max(sums, 1.25 * loads, 8) + 2 + loads / 16
+                step = max(sums, 1.25 * loads, 8) + 2 + loads / 8
                 score = filled * sums / step
                 if score > best_score:
                     best, best_score = Tile(r, vectors, cpu.lanes), score
