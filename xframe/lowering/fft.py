@@ -14,7 +14,7 @@ from tvm import te, tirx
 
 from xframe.lowering import ir
 from xframe.lowering.ir import T
-from xframe.lowering.padding import pad_stage
+from xframe.lowering.padding import Window
 from xframe.lowering.stage import Stage, Tile, activate, clear_product, packed, pad_to, tile_product, transformed
 from xframe.lowering.straight_line import product as multiply
 from xframe.lowering.target import Cpu
@@ -137,19 +137,19 @@ class Fft:
         points = site.batch * g.tiles[0] * g.tiles[1]
         tile = Tile.choose(points, o, cpu, parts=2)
         rows, columns = pad_to(points, tile.rows), pad_to(o, tile.columns)
-        padded, (h, w) = site, site.in_hw
-        if g.whole:
-            padded = ConvSite(site.batch, site.in_channels, site.in_hw, site.out_channels, site.kernel)
+        if g.whole:  # what lies outside is left out of the transform, not read
+            bare = ConvSite(site.batch, site.in_channels, site.in_hw, site.out_channels, site.kernel)
+            image = Window.of(bare, *site.in_hw, layout, cpu)
         else:
-            h, w = ((n - 1) * t + w for n, t, w in zip(g.tiles, g.t, g.window, strict=True))
-        pad = pad_stage(padded, h, w, c, layout, cpu)
+            height, width = ((n - 1) * t + w for n, t, w in zip(g.tiles, g.t, g.window, strict=True))
+            image = Window.of(site, height, width, layout, cpu)
 
         spectrum = transformed(g.kernel_matrix(site.kernel), weight)
         spectrum = spectrum.reshape(g.frequencies, 2, *spectrum.shape[1:]).swapaxes(1, 2)
         spectrum = np.pad(spectrum, ((0, 0), (0, c - site.in_channels), (0, 0), (0, 0)))
         stages = [
-            pad,
-            _input_stage(site, g, (h, w, c), rows, cpu),
+            image.stage,
+            _input_stage(site, g, image, rows, cpu),
             _product_stage(g.frequencies, rows, c, o, packed(spectrum, columns, tile.columns), tile),
             _output_stage(site, g, rows, o, np.pad(bias, (0, o - len(bias))), relu, cpu),
         ]
@@ -175,10 +175,10 @@ def _butterflies(real, imaginary, n):
 
 def _input_stage(site, g, image, rows, cpu) -> Stage:
     """V = DFT of every window: (frequency, real or imaginary, tile, channel). Rows first, then columns."""
-    height, width, c = image
+    c = image.channels
     (nh, nw), (th, tw), lanes = g.window, g.tiles, cpu.lanes
     top, left = site.pads[:2] if g.whole else (0, 0)
-    used_rows, used_columns = (height, width) if g.whole else (nh, nw)
+    used_rows, used_columns = (image.height, image.width) if g.whole else (nh, nw)
     by_row, by_column, half = dft(nw), dft(nh), nw // 2 + 1
 
     def body(x, v):
@@ -190,7 +190,8 @@ def _input_stage(site, g, image, rows, cpu) -> Stage:
                     keep = scratch.lane(lane)
                     pixels: list = [None] * nw
                     for j in range(used_columns):
-                        pixels[j + left] = x[i, ty * g.t[0] + y, (tx * g.t[1] + j) * c + block * lanes + lane]
+                        place = ty * g.t[0] + y, tx * g.t[1] + j, block * lanes + lane
+                        pixels[j + left] = image.pixel(x, i, *place)
                     for j, e in enumerate(multiply(by_row, pixels, keep)):
                         if e is not None:
                             T.buffer_store(spectrum, e, [j // half, j % half, y, lane])
@@ -222,7 +223,7 @@ def _input_stage(site, g, image, rows, cpu) -> Stage:
                 column(k, True)
 
     shape = (g.frequencies, 2, rows, c)
-    return Stage("input", ir.kernel({"x": (site.batch, height, width * c), "v": shape}, body), (), shape)
+    return Stage("input", ir.kernel({"x": image.shape, "v": shape}, body), (), shape)
 
 
 def _product_stage(frequencies, rows, c, o, weights, tile) -> Stage:

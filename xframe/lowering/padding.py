@@ -1,16 +1,50 @@
 """The zero-padded image that the convolutions read: one copy, which also takes care of odd shapes.
 
 Channels can be padded to whole vectors and rows and columns to whole tiles here, so that no other kernel has tails on
-its input side; an NCHW image becomes NHWC on the way.
+its input side; an NCHW image becomes NHWC on the way. Kernels that look at each pixel only a few times do better
+without the copy: they read through :class:`Window`.
 """
+
+from dataclasses import dataclass
 
 from tvm import tirx
 
 from xframe.lowering import ir
 from xframe.lowering.ir import T
-from xframe.lowering.stage import Stage
+from xframe.lowering.stage import Stage, pad_to
 from xframe.lowering.target import Cpu
 from xframe.types import ConvSite
+
+
+@dataclass(frozen=True)
+class Window:
+    """An image read as if it were padded to (height, width): made so by ``stage``, or clipped pixel by pixel."""
+
+    height: int
+    width: int
+    channels: int
+    stage: Stage | None
+    shape: tuple[int, int, int]
+    clip: tuple[int, int, int, int] | None
+
+    @staticmethod
+    def of(site: ConvSite, height: int, width: int, layout: str, cpu: Cpu) -> "Window":
+        """Clipped where the image is NHWC and its channels are whole vectors, copied otherwise."""
+        c, (h, w), (top, left, _, _) = pad_to(site.in_channels, cpu.lanes), site.in_hw, site.pads
+        if layout == "NHWC" and c == site.in_channels:
+            whole = (top, left, h, w) == (0, 0, height, width)
+            return Window(height, width, c, None, (site.batch, h, w * c), None if whole else (top, left, h, w))
+        stage = pad_stage(site, height, width, c, layout, cpu)
+        return Window(height, width, c, stage, (site.batch, height, width * c), None)
+
+    def pixel(self, x, i, row, column, channel):
+        """The value at (row, column) of the padded image ``i``, a vector if ``channel`` is one."""
+        if self.clip is None:
+            return x[i, row, column * self.channels + channel]
+        top, left, h, w = self.clip
+        inside = tirx.all(row >= top, row < top + h, column >= left, column < left + w)
+        value = x[i, row - top, (column - left) * self.channels + channel]
+        return tirx.if_then_else(inside, value, ir.zero())
 
 
 def pad_stage(site: ConvSite, height: int, width: int, channels: int, layout: str, cpu: Cpu) -> Stage | None:

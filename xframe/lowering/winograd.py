@@ -14,7 +14,7 @@ from tvm import te
 
 from xframe.lowering import ir
 from xframe.lowering.ir import T
-from xframe.lowering.padding import pad_stage
+from xframe.lowering.padding import Window
 from xframe.lowering.stage import Stage, Tile, activate, clear_product, packed, pad_to, tile_product, transformed
 from xframe.lowering.straight_line import product as multiply
 from xframe.lowering.target import Cpu
@@ -141,10 +141,10 @@ class Winograd:
         spectrum = transformed(np.kron(matrices(t.m[0], t.r[0])[1], matrices(t.m[1], t.r[1])[1]), weight)
         spectrum = np.pad(spectrum, ((0, 0), (0, c - site.in_channels), (0, 0)))
         weights = packed(spectrum, columns, tile.columns)
-        bias = np.pad(bias, (0, o - len(bias)))
+        bias, window = np.pad(bias, (0, o - len(bias))), Window.of(site, height, width, layout, cpu)
         stages = [
-            pad_stage(site, height, width, c, layout, cpu),
-            _input_stage(site, t, (height, width, c), rows, cpu),
+            window.stage,
+            _input_stage(site, t, window, rows, cpu),
         ]
         block = _block(site, t, rows, c, tile)
         if block:
@@ -172,9 +172,9 @@ def _block(site, t, rows, c, tile) -> tuple[int, int] | None:
     return max(fitting, default=1) * tile.rows, channels
 
 
-def _input_stage(site, t, image, rows, cpu) -> Stage:
+def _input_stage(site, t, window, rows, cpu) -> Stage:
     """V = B^T d B of every tile: (frequency, tile, channel)."""
-    height, width, c = image
+    c = window.channels
     bh, bw = matrices(t.m[0], t.r[0])[2], matrices(t.m[1], t.r[1])[2]
     (ah, aw), (th, tw), lanes = t.a, t.tiles, cpu.lanes
 
@@ -187,14 +187,14 @@ def _input_stage(site, t, image, rows, cpu) -> Stage:
                 channel = block * lanes + lane
                 columns = []
                 for j in range(aw):
-                    pixels = [x[i, ty * t.m[0] + k, (tx * t.m[1] + j) * c + channel] for k in range(ah)]
+                    pixels = [window.pixel(x, i, ty * t.m[0] + k, tx * t.m[1] + j, channel) for k in range(ah)]
                     columns.append([store(e) for e in multiply(bh, pixels, keep)])
                 for k in range(ah):
                     for j, e in enumerate(multiply(bw, [column[k] for column in columns], keep)):
                         T.buffer_store(v, e, [k * aw + j, (i * th + ty) * tw + tx, channel])
 
     shape = (ah * aw, rows, c)
-    return Stage("input", ir.kernel({"x": (site.batch, height, width * c), "v": shape}, body), (), shape)
+    return Stage("input", ir.kernel({"x": window.shape, "v": shape}, body), (), shape)
 
 
 def _product_stage(frequencies, rows, c, o, weights, tile) -> Stage:
