@@ -56,7 +56,7 @@ def load(path: str | Path, model: str | None = None) -> Artifact:
     stamps = {p.key: p.value for p in proto.metadata_props}
     layout = stamps.get("xframe.layout", "")
     inputs = tuple(_input(path, v, layout) for v in graph_inputs(proto))
-    inferred = _infer(path, _valid(path, proto))
+    inferred = _infer(path, _without_weights(_valid(path, proto)))
     shapes = known_shapes(inferred)
     outputs = tuple(_output(path, v, shapes, layout) for v in inferred.graph.output)
     return Artifact(
@@ -285,6 +285,18 @@ def _output(path: Path, value: onnx.ValueInfoProto, shapes: Shapes, layout: str)
             f"{path}: the shape of output {value.name} depends on data; export with fixed shapes throughout"
         )
     return TensorInfo(value.name, shape, _dtype(value.type.tensor_type.elem_type), layout if len(shape) == 4 else "")
+
+
+def _without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """``proto`` itself, its large float initializers emptied: inference needs their shapes, and would copy them twice.
+
+    No shape is computed from floats.
+    """
+    for t in proto.graph.initializer:
+        if t.data_type == TensorProto.FLOAT and t.ByteSize() > SMALL_BYTES:
+            t.ClearField("raw_data")
+            t.ClearField("float_data")
+    return proto
 
 
 def _infer(path: Path, proto: onnx.ModelProto) -> onnx.ModelProto:

@@ -93,15 +93,19 @@ def test_average_pool(size, kernel, stride, pads, ceil, flag):
 
 
 @quick
-@given(rows=small, terms=st.integers(1, 40), columns=st.integers(1, 40), block=st.sampled_from([1, 64, kernels.BLOCK]))
+@given(
+    rows=small, terms=st.integers(1, 40), columns=st.integers(1, 40), block=st.sampled_from([1, 64, kernels.WEIGHTS])
+)
 def test_dense(rows, terms, columns, block):
-    x, w = normal(rows, terms), normal(terms, columns, seed=1).astype(np.float32)
-    whole, kernels.BLOCK = kernels.BLOCK, block
+    x, y, w = normal(rows, terms), normal(terms, seed=2), normal(terms, columns, seed=1).astype(np.float32)
+    whole, kernels.WEIGHTS = kernels.WEIGHTS, block
     try:
-        np.testing.assert_allclose(kernels.dense(x, w), x @ w.astype(float), rtol=1e-12, atol=1e-12)
-        np.testing.assert_allclose(kernels.dense(x, w, 2), x @ w.astype(float) ** 2, rtol=1e-12, atol=1e-12)
+        (first, second), (third,) = kernels.dense(w, [x, y], [x])
     finally:
-        kernels.BLOCK = whole
+        kernels.WEIGHTS = whole
+    np.testing.assert_allclose(first, x @ w.astype(float), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(second, y @ w.astype(float), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(third, x @ w.astype(float) ** 2, rtol=1e-12, atol=1e-12)
 
 
 @quick

@@ -16,8 +16,11 @@ import numpy as np
 
 Array = np.ndarray
 
-#: Elements (float64) of one block of gathered columns, and of one block of converted weights: about the second cache.
+#: Elements (float64) of one block of gathered columns.
 BLOCK = 1 << 20
+#: Elements of one block of converted weights: within the second cache, where all products with it find it, and too
+#: small for a BLAS to share out among threads, which would wait for each other while workers compile.
+WEIGHTS = 1 << 17
 
 
 @dataclass(frozen=True)
@@ -90,18 +93,26 @@ def conv(x: Array, w: Array, window: Window, groups: int = 1) -> Array:
     return out.reshape(batch, w.shape[0], *size)
 
 
-def dense(x: Array, w: Array, power: int = 1) -> Array:
-    """``x @ w**power`` in float64 (power 1 or 2). A large float32 matrix is converted a few columns at a time."""
-    x = np.asarray(x, np.float64)
-    if w.ndim != 2 or w.size <= BLOCK:
+def dense(w: Array, plain: Sequence[Array], squared: Sequence[Array] = ()) -> tuple[list[Array], list[Array]]:
+    """``x @ w`` for each of ``plain`` and ``x @ w**2`` for each of ``squared``, in float64.
+
+    A large float32 matrix is converted once for all of them, a few columns at a time.
+    """
+    xs, squares = ([np.asarray(x, np.float64) for x in group] for group in (plain, squared))
+    if w.ndim != 2 or w.size <= WEIGHTS:
         w = np.asarray(w, np.float64)
-        return x @ (w if power == 1 else w * w)
-    out = np.empty((*x.shape[:-1], w.shape[1]))
-    step = max(1, BLOCK // w.shape[0])
+        return [x @ w for x in xs], [x @ np.square(w) for x in squares]
+    outs, out_squares = ([np.empty((*x.shape[:-1], w.shape[1])) for x in group] for group in (xs, squares))
+    step = max(1, WEIGHTS // w.shape[0])
     for begin in range(0, w.shape[1], step):
-        block = w[:, begin : begin + step].astype(np.float64)
-        out[..., begin : begin + step] = x @ (block if power == 1 else np.square(block, out=block))
-    return out
+        columns = slice(begin, begin + step)
+        block = w[:, columns].astype(np.float64)
+        for x, out in zip(xs, outs, strict=True):
+            out[..., columns] = x @ block
+        np.square(block, out=block)
+        for x, out in zip(squares, out_squares, strict=True):
+            out[..., columns] = x @ block
+    return outs, out_squares
 
 
 def pool_max(x: Array, window: Window) -> Array:

@@ -71,11 +71,12 @@ def _site(shape: tuple[int, ...], filters: int, window: Window, groups: int) -> 
 
 def _product(a: Quantity, b: Quantity, bias: np.ndarray | float = 0.0) -> tuple[np.ndarray, np.ndarray]:
     """``a @ b`` without the bias, and the variance of the error with it."""
-    total = kernels.dense(a.real, b.value)
-    energy = kernels.dense(np.square(a.real), b.value, power=2)
-    arriving = None if a.variance is None else kernels.dense(a.variance, b.value, power=2)
+    squared = [np.square(a.real)] + ([] if a.variance is None else [a.variance])
+    (total,), (energy, *came) = kernels.dense(b.value, [a.real], squared)
+    arriving = came[0] if came else None
     if b.variance is not None:
-        arriving = kernels.dense(np.square(a.real), b.variance) + (0.0 if arriving is None else arriving)
+        ((own,), _) = kernels.dense(b.variance, squared[:1])
+        arriving = own if arriving is None else own + arriving
     coherence = max(a.coherence, b.coherence)
     return total, accumulated(total, energy, arriving, a.value.shape[-1], None, coherence, bias)
 
