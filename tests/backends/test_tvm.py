@@ -72,6 +72,23 @@ def test_profile_ties_kernels_to_their_site(backend, loaded):
     assert all(0 <= a.start <= a.end <= b.start for a, b in pairwise(kernels))
 
 
+def test_a_profile_leaves_no_trace(backend, loaded):
+    executable = backend.compile(loaded, forced(loaded, "direct"), "cpu", 2)
+    x = conv_data(SITE, 1)[0]
+    before = outputs(executable, x)
+    first, second = executable.profile(), executable.profile()
+    assert [k.name for k in first] == [k.name for k in second]
+    assert np.array_equal(executable.fetch()[0], before)
+    seen = []
+    executable._machine["set_instrument"](lambda *args: seen.append(args))
+    executable.step()
+    assert seen  # so that none seen below means none called
+    executable.profile()
+    seen.clear()
+    executable.step()
+    assert not seen
+
+
 def test_a_kernel_that_did_not_run_is_not_honoured(backend, loaded):
     """Planted: the executable says Winograd, the kernels that run are direct ones."""
     executable = backend.compile(loaded, forced(loaded, "direct"), "cpu", 2)

@@ -90,6 +90,16 @@ def test_stock_lifts_its_weights_and_agrees(model):
     np.testing.assert_allclose(run(stock, [x])[0], run(ours, [x])[0], atol=1e-4)
 
 
+def test_what_the_stock_frontend_refuses_is_said_with_its_operator():
+    """One operator that it lacks, and one that it has, but not over four dimensions."""
+    lacking = [helper.make_node("Det", ["x"], ["y"])]
+    with pytest.raises(Unsupported, match="Det"):
+        pipeline.stock(network(lacking, {"x": (1, 2, 2)}, {"y": (1,)}, {}), HOST)
+    pooling = [helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[2] * 4)]
+    with pytest.raises(Unsupported, match="MaxPool"):
+        pipeline.stock(network(pooling, {"x": (1, 1, 2, 2, 2, 2)}, {"y": (1, 1, 1, 1, 1, 1)}, {}), HOST)
+
+
 def test_one_pass_list_leaves_nothing_unscheduled():
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["c"], kernel_shape=[3, 3]),

@@ -1,5 +1,6 @@
 """Frameworks that do as told, for the tests of the worker and of measuring: each misbehaves in one way."""
 
+import importlib
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import time
 import numpy as np
 
 from xframe.errors import NotHonoured, Unsupported
+from xframe.registry import FRAMEWORKS
 from xframe.types import ConvSite, Kernel, Rounding, SiteRecord
 
 SITE = ConvSite(1, 3, (4, 4), 8, (3, 3))
@@ -181,3 +183,16 @@ class Exports(Fine):
 class ExportFails(Fine):
     def export(self, spec, weights, batch):
         raise Unsupported("lrn has no counterpart")
+
+
+class Alone(Fine):
+    """A backend whose notes tell which frameworks it could not import."""
+
+    def compile(self, artifact, plan, device, threads):
+        made, made.notes = self.executable(), []
+        for row in FRAMEWORKS.values():
+            try:
+                importlib.import_module(row.needs[0])
+            except ImportError:
+                made.notes.append(f"{row.needs[0]} does not import")
+        return made

@@ -23,8 +23,8 @@ class Clock:
     def sync(self):
         self.synced += 1
 
-    def sample(self, min_samples=5, min_seconds=0.1, max_seconds=1.0, noise=0.03):
-        return sample(self.step, self.sync, min_samples, min_seconds, max_seconds, noise, clock=self)
+    def sample(self, min_samples=5, min_seconds=0.1, max_seconds=1.0, noise=0.03, warm_up=True):
+        return sample(self.step, self.sync, min_samples, min_seconds, max_seconds, noise, warm_up, clock=self)
 
 
 def test_reaches_both_minimum_count_and_minimum_time():
@@ -54,6 +54,14 @@ def test_the_cap_holds_and_leaves_one_sample():
     assert visit.seconds == [pytest.approx(1.5)]
     assert visit.warmups == 1
     assert not visit.settled
+
+
+def test_a_step_known_to_be_long_is_not_warmed_up():
+    clock = Clock(1.5)
+    visit = clock.sample(warm_up=False)
+    assert visit.seconds == [pytest.approx(1.5)]
+    assert visit.warmups == 0
+    assert clock.steps == clock.synced == 1
 
 
 def test_noise_keeps_it_sampling_until_the_cap():

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from xframe import errors
+from xframe.registry import FRAMEWORKS
 from xframe.types import Artifact, ModelSpec, Plan, TensorInfo, layer
 from xframe.worker import wire
 from xframe.worker.host import Worker, settle, worker_environment
@@ -96,6 +97,20 @@ def test_layout_is_converted_outside(worker):
     assert np.array_equal(outputs[0], feed + np.array([0, 100, 200], "float32").reshape(1, 3, 1, 1))
     with pytest.raises(errors.XframeError, match="1 inputs, there are 2 arrays"):
         worker.run([feed, feed], 30)
+
+
+def test_only_a_step_as_long_as_the_cap_goes_without_warm_up(worker, opened):
+    opened("Slow")
+    worker.run([FEED], 30)
+    visit = {"min_samples": 1, "min_seconds": 0.0, "noise": 1.0}
+    assert worker.call("time", 30, max_seconds=0.3, **visit)["warmups"] == 0
+    assert worker.call("time", 30, max_seconds=9.0, **visit)["warmups"] == 1
+
+
+def test_a_backend_runs_without_any_framework(worker):
+    fields = {"device": "cpu", "batch": 1, "threads": 1, "artifact": None, "plan": Plan()}
+    reply = worker.call("open", 30, runner="backend", plugin=["n", "fakes:Alone", [], ""], **fields)
+    assert reply["notes"] == [f"{row.needs[0]} does not import" for row in FRAMEWORKS.values()]
 
 
 @pytest.mark.parametrize(

@@ -102,15 +102,12 @@ class TvmExecutable:
         self.environment = {"apache-tvm": version, "target": meta["target"], "threads": threads}
         _load_runtime()
         self._module = tvm_ffi.load_module(str(folder / LIBRARY))
+        self._machine = self._module["vm_load_executable"]()
+        self._machine["vm_initialization"](CPU, 0, POOLED)
+        self._main = self._machine["main"]
         self._parameters, self._block = _read_parameters(folder / PARAMETERS, meta["parameters"])
-        self._main = self._machine()["main"]
         self._args: list[Any] = []
         self._out: Any = None
-
-    def _machine(self):
-        machine = self._module["vm_load_executable"]()
-        machine["vm_initialization"](CPU, 0, POOLED)
-        return machine
 
     def bind(self, feeds: list[np.ndarray]) -> None:
         self._feeds = [aligned(np.asarray(x, dtype=np.float32)) for x in feeds]
@@ -128,21 +125,22 @@ class TvmExecutable:
         return [np.from_dlpack(x).copy() for x in outputs]
 
     def profile(self) -> list[Kernel]:
-        """One step of a second virtual machine that calls back around each kernel.
+        """One more step, during which the virtual machine calls back around each kernel.
 
         Raises NotHonoured when the kernels that ran at a planned site are not those of its lowering.
         """
-        machine = self._machine()
-        main, seen = machine["main"], []
-        main(*self._args)  # its memory pool fills up
+        seen = []
 
         def watch(_, name, before, __, *___):
             if not name.startswith("vm."):
                 seen.append((str(name), bool(before), time.perf_counter()))
 
-        machine["set_instrument"](tvm_ffi.convert_func(watch))
-        start = time.perf_counter()
-        main(*self._args)
+        self._machine["set_instrument"](tvm_ffi.convert_func(watch))
+        try:
+            start = time.perf_counter()
+            self.step()
+        finally:
+            self._machine["set_instrument"](None)
         sites = {s.name: s for s in self.sites}
         kernels, ran = [], set()
         for (name, _, begin), (_, _, end) in zip(seen[::2], seen[1::2], strict=True):

@@ -1,5 +1,7 @@
 """From an artifact and a plan to a compiled module: the one pass list, and the proof that the plan was honoured."""
 
+import contextlib
+import io
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,7 +11,7 @@ import tvm
 from tvm import relax
 
 from xframe import registry
-from xframe.errors import NotHonoured
+from xframe.errors import NotHonoured, Unsupported
 from xframe.lowering.generic import schedule_rest
 from xframe.lowering.graph import LOWERING, SITE, SMALL, Graph
 from xframe.lowering.operators import OPERATORS
@@ -78,10 +80,13 @@ def stock(model: onnx.ModelProto, cpu: Cpu) -> tuple[tvm.IRModule, list[np.ndarr
 
     The constants are folded as TVM's default pipeline folds them; only then are they taken out, so that the code is
     what it would be with them inside, and compiles in seconds.
-    """
-    from tvm.relax.frontend.onnx import from_onnx
 
-    mod = relax.transform.DecomposeOpsForInference()(from_onnx(model))
+    Raises
+    ------
+    Unsupported
+        The frontend refuses an operator.
+    """
+    mod = relax.transform.DecomposeOpsForInference()(_imported(model))
     with cpu.tvm:
         mod = tvm.transform.Sequential(relax.backend.cpu_generic.legalize_passes(cpu.tvm))(mod)
     main = mod["main"]
@@ -90,6 +95,28 @@ def stock(model: onnx.ModelProto, cpu: Cpu) -> tuple[tvm.IRModule, list[np.ndarr
     params = [*main.params, *(v for v, _ in lift.parameters)]
     mod["main"] = relax.Function(params, body, main.ret_ty, main.is_pure, main.attrs)
     return mod, [a for _, a in lift.parameters]
+
+
+def _imported(model: onnx.ModelProto) -> tvm.IRModule:
+    """``from_onnx`` of a model that was checked before; a refusal names the operator, which the frontend only prints.
+
+    It prints the operand's weights, too, hence its silence.
+    """
+    from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
+
+    class Importer(ONNXGraphImporter):
+        def _convert_operator(self, op_name, *args):
+            try:
+                return super()._convert_operator(op_name, *args)
+            except (tvm.error.OpError, NotImplementedError, ValueError, TypeError, AssertionError) as e:
+                raise Unsupported(f"TVM's ONNX frontend refuses {op_name}: {e}") from e
+
+    opset = next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
+    with contextlib.redirect_stdout(io.StringIO()):
+        try:
+            return Importer(None, "float32").from_onnx(model.graph, opset)
+        except tvm.error.OpNotImplemented as e:
+            raise Unsupported(f"TVM's ONNX frontend: {e}; another backend, or a forced lowering, may have them") from e
 
 
 @relax.expr_functor.mutator

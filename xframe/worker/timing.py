@@ -47,6 +47,7 @@ def sample(
     min_seconds: float,
     max_seconds: float,
     noise: float,
+    warm_up: bool = True,
     clock: Callable[[], int] = clock_ns,
 ) -> Visit:
     """Time ``step(); sync()`` until the samples are enough, long enough and quiet enough.
@@ -59,6 +60,8 @@ def sample(
         Hard cap on warm-up and samples together, looked at between steps; one sample is always taken.
     noise
         Target of :func:`relative_noise`.
+    warm_up
+        False for a step that is known to be so long that what it finds cold does not matter.
     clock
         Nanoseconds, monotonic.
 
@@ -79,8 +82,8 @@ def sample(
     gc.collect()
     gc.disable()
     try:
-        spent, warmups = timed(), 1
-        while spent < min(least // 4, most) and warmups < MAX_SAMPLES:
+        spent, warmups = 0, 0
+        while warm_up and (not warmups or spent < min(least // 4, most)) and warmups < MAX_SAMPLES:
             spent += timed()
             warmups += 1
         taken = []  # type: List[int]
