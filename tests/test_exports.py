@@ -56,6 +56,51 @@ def test_each_dependency_makes_another_export(weights, monkeypatch):
     assert len(keys) == 7
 
 
+def test_a_cached_export_is_not_parsed_again(weights, monkeypatch):
+    first, _, _ = exports.export("exports", SPEC, weights, 1, 1)
+    loaded = []
+    whole = exports.artifact.load
+    monkeypatch.setattr(exports.artifact, "load", lambda path: loaded.append(path) or whole(path))
+    assert exports.export("exports", SPEC, weights, 1, 1) == (first, 0.0, True)
+    assert not loaded
+
+
+@pytest.mark.parametrize("description", [None, "", "{}", '{"sha256": "another"}', "[1]", "null"])
+def test_a_description_of_something_else_is_not_believed(weights, description):
+    first, _, _ = exports.export("exports", SPEC, weights, 1, 1)
+    beside = Path(first.path).with_suffix(".json")
+    if description is None:
+        beside.unlink()
+    else:
+        beside.write_text(description)
+    assert exports.export("exports", SPEC, weights, 1, 1) == (first, 0.0, True)
+    assert beside.read_text() not in (description, "")
+    assert count(weights) == 1
+
+
+def test_several_are_made_at_once_and_come_in_any_order(weights, monkeypatch):
+    for name in ("second", "third"):
+        monkeypatch.setitem(FRAMEWORKS, name, Row("fakes:Exports", (), "none"))
+    started = []
+
+    class Recorded(exports.Worker):
+        def __init__(self, *args):
+            super().__init__(*args)
+            started.append(self)
+
+    monkeypatch.setattr(exports, "Worker", Recorded)
+    given = [exports.Export(name, SPEC, weights, 1, 1) for name in ("exports", "fails", "second", "third")]
+    with exports.Exports(given) as under_way:
+        assert len(started) == exports.AT_ONCE
+        with pytest.raises(Unsupported, match="lrn has no counterpart"):
+            under_way.result("fails")
+        assert len(started) == exports.AT_ONCE + 1
+        assert under_way.result("second")[0].framework == "second"
+        assert not all(w.dead for w in started)
+    assert len(started) == 4
+    assert all(w.dead for w in started)
+
+
 def test_broken_cache_is_made_again(weights, caplog):
     first, _, _ = exports.export("exports", SPEC, weights, 1, 1)
     Path(first.path).write_bytes(b"cut short")

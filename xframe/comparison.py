@@ -217,16 +217,17 @@ def _measured(
     asked: Request, subject: Subject, batch: int, cases: Sequence[Case], progress: Progress
 ) -> Iterator[tuple[Case, Measurement]]:
     """Each case of one batch with its measurement, as they become final."""
-    progress(f"float64 reference, batch {batch}")
     feeds = subject.feeds(batch, asked.seed)
-    judge, inputs_matter = subject.judge(feeds)
-    artifacts: dict[str | None, Artifact | XframeError] = {}
-    if subject.file is not None:
-        artifacts[None] = subject.file
-    elif any(c.runner != NATIVE for c in cases):
-        for framework in asked.frameworks or ():
+    artifacts: dict[str | None, Artifact | XframeError] = {None: subject.file} if subject.file else {}
+    with _exports(asked, subject, batch, cases) as under_way:
+        progress(f"float64 reference, batch {batch}")
+        judge, inputs_matter = subject.judge(feeds)
+        for framework in under_way.frameworks:
             progress(f"{framework}: export, batch {batch}")
-            artifacts[framework] = _export(framework, subject, batch)
+            try:
+                artifacts[framework] = under_way.result(framework)[0]
+            except XframeError as e:
+                artifacts[framework] = type(e)(f"no export of {framework}: {e}")
     for threads in asked.threads:
         ready: dict[Case, list[Case]] = {}  # two plan files may turn out to say the same
         for case in (c for c in cases if c.threads == threads):
@@ -241,14 +242,12 @@ def _measured(
             yield from ((case, measurement) for case in ready[measurement.case])
 
 
-def _export(framework: str, subject: Subject, batch: int) -> Artifact | XframeError:
-    assert subject.spec is not None
-    assert subject.weights is not None
-    try:
-        threads = len(environment.allowed_cpus())
-        return exports.export(framework, subject.spec, subject.weights, batch, threads)[0]
-    except XframeError as e:
-        return type(e)(f"no export of {framework}: {e}")
+def _exports(asked: Request, subject: Subject, batch: int, cases: Sequence[Case]) -> exports.Exports:
+    """The exports that some case needs, begun. A file is one already."""
+    if subject.spec is None or subject.weights is None or all(c.runner == NATIVE for c in cases):
+        return exports.Exports(())
+    network = (subject.spec, subject.weights, batch, len(environment.allowed_cpus()))
+    return exports.Exports(exports.Export(f, *network) for f in asked.frameworks or ())
 
 
 def _ready(case: Case, artifacts: dict[str | None, Artifact | XframeError], asked: Request) -> Case:

@@ -1,19 +1,25 @@
-"""Framework -> ONNX, in a worker process and kept: the same export is made once."""
+"""Framework -> ONNX, in worker processes and kept: the same export is made once."""
 
+import contextlib
 import functools
 import hashlib
 import importlib.util
 import json
 import logging
+from collections.abc import Iterable
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
 from xframe import artifact, files
-from xframe.errors import ModelError
+from xframe.errors import ModelError, XframeError
 from xframe.registry import FRAMEWORKS, Row, resolve
 from xframe.types import Artifact, ModelSpec
+from xframe.worker import wire
 from xframe.worker.host import Worker, plugin_row
 
+#: Exports made at the same time; one alone leaves most processors idle.
+AT_ONCE = 2
 _LIMIT = 900.0  # seconds for one export
 
 
@@ -57,6 +63,111 @@ def key(framework: str, spec: ModelSpec, weights_path: Path, batch: int) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
+class Exports:
+    """Exports under way in workers of their own, :data:`AT_ONCE` at a time in the given order; cached ones are there.
+
+    A context manager: leaving it stops those whose result nobody waited for.
+    """
+
+    def __init__(self, given: Iterable["Export"]):
+        self._exports = {one.framework: one for one in given}
+        self._begin_more()
+
+    @property
+    def frameworks(self) -> tuple[str, ...]:
+        return tuple(self._exports)
+
+    def result(self, framework: str) -> tuple[Artifact, float, bool]:
+        """Wait for an export. Returns and raises what :func:`export` does."""
+        try:
+            return self._exports[framework].result()
+        finally:
+            self._begin_more()
+
+    def __enter__(self) -> "Exports":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for one in self._exports.values():
+            one.stop()
+
+    def _begin_more(self) -> None:
+        for one in self._exports.values():
+            if sum(e.worker is not None for e in self._exports.values()) < AT_ONCE and not one.ended:
+                with contextlib.suppress(XframeError):  # who asks for its result will see it
+                    one.begin()
+
+
+class Export:
+    """One export, cached or made by ``worker``; the parameters are those of :func:`export`, aliases apart.
+
+    ``ended``: there is nothing to begin any more.
+    """
+
+    def __init__(self, framework: str, spec: ModelSpec, weights_path: Path, batch: int, threads: int):
+        self.framework = framework
+        self.worker: Worker | None = None
+        self._threads = threads
+        self._path = files.home() / "exports" / f"{key(framework, spec, weights_path, batch)}.onnx"
+        self._fields = {
+            "plugin": plugin_row(FRAMEWORKS, framework),
+            "spec": spec.to_json(),
+            "weights": weights_path,
+            "batch": batch,
+            "path": self._path,
+        }
+        self._cached = _cached(self._path)
+        self.ended = self._cached is not None
+
+    def begin(self) -> None:
+        if self.worker is None and self._cached is None:
+            self.worker = Worker(self._threads)
+            self.worker.send("export", **self._fields)
+
+    def result(self) -> tuple[Artifact, float, bool]:
+        if self._cached is not None:
+            return self._cached, 0.0, True
+        self.ended = True
+        try:
+            self.begin()
+            assert self.worker is not None
+            seconds = self.worker.receive(_LIMIT)["seconds"]
+        finally:
+            self.stop()
+        return _described(self._path), seconds["export"] + seconds["save"], False
+
+    def stop(self) -> None:
+        if self.worker is not None:
+            self.worker.kill()
+            self.worker.close()
+            self.worker = None
+
+
+def _cached(path: Path) -> Artifact | None:
+    """The artifact of a cached export: as it was described when it was made, if the file is still the same."""
+    if not path.exists():
+        return None
+    try:
+        known = wire.artifact_of(json.loads(path.with_suffix(".json").read_text(encoding="utf-8")))
+        if known is not None and known.sha256 == files.sha256(path):
+            return replace(known, path=str(path))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # no description, or one of another version
+        pass
+    try:
+        return _described(path)
+    except ModelError as e:
+        logging.getLogger(__name__).warning("a cached export can't be used, exporting again: %s", e)
+        return None
+
+
+def _described(path: Path) -> Artifact:
+    """Load an export, and write beside it what was found."""
+    loaded = artifact.load(path)
+    with files.atomic(path.with_suffix(".json")) as part:
+        part.write_text(json.dumps(wire.plain(loaded)), encoding="utf-8")
+    return loaded
+
+
 def export(
     framework: str, spec: ModelSpec, weights_path: Path, batch: int, threads: int
 ) -> tuple[Artifact, float, bool]:
@@ -83,21 +194,6 @@ def export(
     XframeError
         What the framework said, Unavailable where it is not installed.
     """
-    framework, weights_path = resolve(FRAMEWORKS, framework, "framework"), Path(weights_path)
-    path = files.home() / "exports" / f"{key(framework, spec, weights_path, batch)}.onnx"
-    if path.exists():
-        try:
-            return artifact.load(path), 0.0, True
-        except ModelError as e:
-            logging.getLogger(__name__).warning("a cached export can't be used, exporting again: %s", e)
-    with Worker(threads) as worker:
-        reply = worker.call(
-            "export",
-            _LIMIT,
-            plugin=plugin_row(FRAMEWORKS, framework),
-            spec=spec.to_json(),
-            weights=weights_path,
-            batch=batch,
-            path=path,
-        )
-    return artifact.load(path), reply["seconds"]["export"] + reply["seconds"]["save"], False
+    framework = resolve(FRAMEWORKS, framework, "framework")
+    with Exports([Export(framework, spec, Path(weights_path), batch, threads)]) as under_way:
+        return under_way.result(framework)

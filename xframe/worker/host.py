@@ -69,6 +69,7 @@ class Worker:
         self, threads: int, device: str = "cpu", cpus: Optional[Iterable[int]] = None, python: str = sys.executable
     ) -> None:
         self.dead = False
+        self._asked = ""
         self._buffer = b""
         self._folder = tempfile.mkdtemp(prefix="xframe-worker-")
         self._log = os.path.join(self._folder, "stderr")
@@ -98,7 +99,29 @@ class Worker:
         return self._process.pid
 
     def call(self, cmd: str, limit: float, **fields: Any) -> Dict[str, Any]:
-        """Send one command and wait for its reply.
+        """Send one command and wait for its reply. Raises what :meth:`send` and :meth:`receive` raise."""
+        self.send(cmd, **fields)
+        return self.receive(limit)
+
+    def send(self, cmd: str, **fields: Any) -> None:
+        """Send one command, whose reply must be received before the next one is sent.
+
+        Raises
+        ------
+        WorkerDied
+            The process ended; the message says of what.
+        """
+        if self.dead:
+            raise errors.WorkerDied("the worker was asked to %s after its end" % cmd)
+        self._asked = cmd
+        try:
+            self._requests.write(json.dumps(wire.plain(dict(fields, cmd=cmd))).encode() + b"\n")
+            self._requests.flush()
+        except OSError:
+            raise self._died() from None
+
+    def receive(self, limit: float) -> Dict[str, Any]:
+        """Wait for the reply to the command sent last.
 
         Raises
         ------
@@ -109,21 +132,17 @@ class Worker:
         XframeError
             What the command raised there, as the class of its outcome.
         """
-        if self.dead:
-            raise errors.WorkerDied("the worker was asked to %s after its end" % cmd)
         try:
-            self._requests.write(json.dumps(wire.plain(dict(fields, cmd=cmd))).encode() + b"\n")
-            self._requests.flush()
             reply = json.loads(self._line(limit).decode())
         except TimeoutError:
             last = self._last_words()
             self.kill()
             raise errors.WorkerTimeout(
                 "%s did not finish within %g s and was stopped%s; raise the limit if it needs longer"
-                % (cmd, limit, last)
+                % (self._asked, limit, last)
             ) from None
         except (EOFError, OSError):
-            raise errors.WorkerDied("the worker process died in %s: %s" % (cmd, self._obituary())) from None
+            raise self._died() from None
         except BaseException:  # an interrupt: the reply would be taken for that of the next command
             self.kill()
             raise
@@ -198,6 +217,9 @@ class Worker:
                 self._buffer += chunk
         line, self._buffer = self._buffer.split(b"\n", 1)
         return line
+
+    def _died(self) -> errors.WorkerDied:
+        return errors.WorkerDied("the worker process died in %s: %s" % (self._asked, self._obituary()))
 
     def _last_words(self) -> str:
         lines = [x.strip() for x in self.log().splitlines() if x.strip()]
