@@ -1,8 +1,13 @@
 """What several parts of the tests share: a cache folder of their own, a tiny model, plugins that do as told."""
 
+import os
 import sys
 from pathlib import Path
 
+# One thread of BLAS: the products here are small, and on a busy machine its spinning threads cost more than they give.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import hypothesis
 import numpy as np
 import onnx
 import pytest
@@ -11,6 +16,8 @@ from onnx import TensorProto, helper, numpy_helper
 from xframe.registry import BACKENDS, FRAMEWORKS, Row
 
 HERE = Path(__file__).parent
+hypothesis.settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
+hypothesis.settings.load_profile("untimed")
 TINY = """
 from xframe.types import ModelSpec, layer
 

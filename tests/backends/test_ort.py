@@ -9,6 +9,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.lowering import zoo
 from xframe import artifact
 from xframe.backends import ort
 from xframe.errors import NotHonoured, Unavailable, Unsupported, UsageError, XframeError
@@ -67,6 +68,17 @@ def test_outputs_are_those_of_a_plain_session(executable, model):
         executable.sync()
         (y,) = executable.fetch()
         np.testing.assert_allclose(y, plain.run(None, {"x": x})[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", zoo.NAMES)
+def test_real_networks_give_the_output_shipped_beside_them(name):
+    loaded = artifact.load(zoo.path(name))
+    built = ort.OnnxRuntime().compile(loaded, AUTO, "cpu", 2)
+    built.bind([np.random.default_rng(0).standard_normal(i.shape, dtype=np.float32) for i in loaded.inputs])
+    built.step()
+    built.sync()
+    np.testing.assert_allclose(built.fetch()[0], zoo.expected(name), rtol=1e-3, atol=1e-6)
+    built.close()
 
 
 def test_feeds_are_copied_and_outputs_are_copies(executable):

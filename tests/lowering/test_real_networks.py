@@ -1,8 +1,11 @@
 """The networks that ship with the ``onnx`` package: their own expected outputs, and weights that mean something."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import onnx
 import pytest
+import tvm
 
 from tests.lowering import zoo
 from tests.lowering.networks import HOST, run
@@ -11,40 +14,67 @@ from xframe.environment import cpu_device
 from xframe.equivalence.reference import Reference
 from xframe.equivalence.verdict import judge
 from xframe.lowering import pipeline
+from xframe.types import Artifact, Plan
+
+#: Each network under one lowering, the sites that it refuses under direct. ShuffleNet has none for a transform.
+LOWERINGS = {
+    "bvlc_alexnet": "fft",
+    "densenet121": "winograd",
+    "inception_v1": "fft",
+    "resnet50": "winograd",
+    "shufflenet": "gemm",
+    "squeezenet": "fft",
+    "vgg19": "winograd",
+    "zfnet512": "fft",
+}
 
 
-def planned(loaded, lowering):
-    return planning.plan(lowering, [s for _, s in loaded.conv_sites], cpu_device(), fallback="direct")
+@dataclass(frozen=True)
+class Network:
+    name: str
+    loaded: Artifact
+    plan: Plan
+    module: tvm.IRModule
+    built: pipeline.Built
 
 
-@pytest.mark.parametrize("name", zoo.NAMES)
-def test_shipped_output(name):
-    loaded = artifact.load(zoo.path(name))
-    built = pipeline.build(onnx.load(zoo.path(name)), planned(loaded, "gemm"), HOST)
-    x = np.random.default_rng(0).standard_normal(loaded.inputs[0].shape, dtype=np.float32)
-    got, want = run(built, [x])[0], zoo.expected(name)
-    assert [s.site for s in built.sites] == [site for _, site in loaded.conv_sites]
-    np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-6)
-
-
-#: Each network under one of the transform algorithms, the sites that it refuses under direct.
-MIXED = list(zip(zoo.NAMES, ["winograd", "fft"] * len(zoo.NAMES), strict=False))
-
-
-@pytest.mark.parametrize(("name", "lowering"), MIXED)
-def test_within_its_bound_with_random_weights(tmp_path, name, lowering):
-    model = zoo.with_weights(name)
-    path = tmp_path / "model.onnx"
+def lowered(name, model, folder) -> tuple[Artifact, Plan, tuple]:
+    """``model`` through a file, as a user's, and through everything before the compiler."""
+    path = folder / f"{name}.onnx"
     onnx.save(model, path)
     loaded = artifact.load(path)
-    plan = planned(loaded, lowering)
-    built = pipeline.build(model, plan, HOST)
-    assert {s.selected for s in built.sites} <= {lowering, "direct"}
-    assert all(s.selected == plan[s.site] for s in built.sites)
-    x = np.random.default_rng(1).standard_normal(loaded.inputs[0].shape, dtype=np.float32)
-    judged = Reference.of_onnx(loaded).evaluate([x], {s.site: s.rounding for s in built.sites})
-    verdict = judge(run(built, [x]), judged)
+    plan = planning.plan(LOWERINGS[name], [s for _, s in loaded.conv_sites], cpu_device(), fallback="direct")
+    return loaded, plan, pipeline.forced(artifact.read(path), plan, HOST)
+
+
+@pytest.fixture(scope="module", params=LOWERINGS)
+def network(request, tmp_path_factory) -> Network:
+    """With random weights. Compiling takes most of the time, and weights are no part of the code: once is enough."""
+    name, folder = request.param, tmp_path_factory.mktemp("random")
+    loaded, plan, (module, parameters, sites) = lowered(name, zoo.with_weights(name), folder)
+    built = pipeline.Built(tvm.compile(module, target=HOST.tvm), parameters, sites, [])
+    return Network(name, loaded, plan, module, built)
+
+
+def test_within_its_bound_with_random_weights(network):
+    sites = network.built.sites
+    assert [s.site for s in sites] == [site for _, site in network.loaded.conv_sites]
+    assert all(s.selected == network.plan[s.site] for s in sites)
+    assert {s.selected for s in sites} >= {LOWERINGS[network.name]}
+    x = np.random.default_rng(1).standard_normal(network.loaded.inputs[0].shape, dtype=np.float32)
+    judged = Reference.of_onnx(network.loaded).evaluate([x], {s.site: s.rounding for s in sites})
+    verdict = judge(run(network.built, [x]), judged)
     assert verdict.ok, verdict.reason
+
+
+def test_shipped_output(network, tmp_path):
+    """The file as it ships is the same code with other weights, and gives the output beside it."""
+    loaded, _, (module, parameters, sites) = lowered(network.name, zoo.with_logits(network.name), tmp_path)
+    tvm.ir.assert_structural_equal(module, network.module)
+    assert [s.site for s in sites] == [site for _, site in loaded.conv_sites]
+    x = np.random.default_rng(0).standard_normal(loaded.inputs[0].shape, dtype=np.float32)
+    built = pipeline.Built(network.built.executable, parameters, sites, [])
+    np.testing.assert_allclose(run(built, [x])[0], zoo.expected(network.name), rtol=1e-3, atol=1e-6)
 
 
 def test_every_lowering_is_registered_under_its_name():

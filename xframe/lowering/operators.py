@@ -77,7 +77,9 @@ def gemm(g, node, inputs, attrs):
     x, weight = inputs[0], inputs[1]
     if not isinstance(weight, np.ndarray) or not isinstance(x, Value) or attrs.get("transA", 0):
         raise Unsupported(f"Gemm {node.name!r}: its weight must be a constant and its input not transposed")
-    weight = (weight.T if attrs.get("transB", 0) else weight) * np.float32(attrs.get("alpha", 1.0))
+    weight = weight.T if attrs.get("transB", 0) else weight
+    if attrs.get("alpha", 1.0) != 1.0:
+        weight = weight * np.float32(attrs["alpha"])
     bias = inputs[2] if len(inputs) > 2 and inputs[2] is not None else np.zeros(1, np.float32)
     if not isinstance(bias, np.ndarray) or bias.size not in (1, weight.shape[1]):
         raise Unsupported(f"Gemm {node.name!r}: its bias must be a constant, one value an output")

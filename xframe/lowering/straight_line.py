@@ -47,7 +47,9 @@ def _mirror(m: np.ndarray) -> tuple[list[tuple[int, int]], np.ndarray] | None:
     Returns (pairs, odd) with ``odd[r]`` True where row r is antisymmetric in every pair; None when there is no pair.
     """
     n = m.shape[1]
-    alike = [[q for q in range(n) if q != p and np.allclose(np.abs(m[:, p]), np.abs(m[:, q]))] for p in range(n)]
+    size = np.abs(m)
+    near = np.isclose(size[:, :, None], size[:, None, :]).all(axis=0)
+    alike = [[q for q in range(n) if q != p and near[p, q]] for p in range(n)]
     best = None
     first = next((p for p in range(n) if alike[p]), None)
     if first is None:
