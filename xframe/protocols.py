@@ -4,9 +4,9 @@ Arrays cross these contracts as float32 numpy arrays; images are NCHW on the fra
 artifact's own declared layout on the backend side (the worker converts, outside any timed region).
 """
 
-from typing import Any, List, Mapping, Optional, Sequence
+from typing import Any, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
-from xframe.types import Artifact, ConvSite, Device, Kernel, ModelSpec, Plan, SiteRecord
+from xframe.types import Artifact, ConvSite, Device, Kernel, ModelSpec, Plan, Rounding, SiteRecord
 
 try:
     from typing import Protocol
@@ -60,9 +60,20 @@ class Backend(Protocol):
 
 
 class Lowering(Protocol):
-    """One convolution algorithm. ``refuses`` and ``rounding`` must not import a compiler."""
+    """One convolution algorithm. ``cpu`` is a ``xframe.lowering.target.Cpu``: the vectors and caches to write for.
+
+    ``parts``: roles of stages and names of blocks that tell its kernels from those of the other algorithms; the proof
+    that a plan was honoured looks for them.
+    """
 
     name: str
+    parts: FrozenSet[str]
 
     def refuses(self, site: ConvSite, device: Device) -> Optional[str]:
         """Why this algorithm can't do ``site`` on ``device``, in words; None when it can."""
+
+    def rounding(self, site: ConvSite, cpu: Any) -> Tuple[str, Rounding]:
+        """The variant it takes, e.g. ``F(4,3)`` or ``""``, and how that rounds."""
+
+    def define(self, site: ConvSite, weight: Any, bias: Any, relu: bool, layout: str, cpu: Any) -> List[Any]:
+        """Its ``xframe.lowering.stage.Stage``s, from an image in ``layout`` and an OIHW weight to an NHWC image."""

@@ -8,6 +8,8 @@ from tests.lowering.networks import HOST, conv_data, conv_network, everywhere, n
 from xframe.errors import NotHonoured, Unsupported
 from xframe.lowering import graph, pipeline
 from xframe.lowering.direct import Direct
+from xframe.lowering.fft import Fft
+from xframe.lowering.gemm import Gemm
 from xframe.lowering.winograd import Winograd
 from xframe.types import ConvSite, Plan
 
@@ -38,6 +40,14 @@ def test_a_lowering_that_silently_does_another_is_caught(model, monkeypatch):
     monkeypatch.setattr(graph, "prepared", lying)
     with pytest.raises(NotHonoured, match=r"winograd was forced at .* has direct there"):
         pipeline.forced(model, everywhere("winograd", SITE), HOST)
+
+
+@pytest.mark.parametrize(("claimed", "real"), [(Winograd, Direct), (Fft, Gemm), (Gemm, Direct), (Direct, Winograd)])
+def test_a_label_proves_nothing(model, monkeypatch, claimed, real):
+    """Planted: a lowering that does another one's computation under its own name."""
+    monkeypatch.setattr(claimed, "define", lambda self, *args: real().define(*args))
+    with pytest.raises(NotHonoured, match=f"{claimed.name} was forced at .* the kernels there have"):
+        pipeline.forced(model, everywhere(claimed.name, SITE), HOST)
 
 
 def test_a_site_that_disappears_is_caught(model):

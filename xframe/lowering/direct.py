@@ -13,6 +13,7 @@ class Direct:
     """No column matrix and no transform. Any stride, dilation, padding and grouping; depthwise has its own schedule."""
 
     name = "direct"
+    parts: frozenset[str] = frozenset()
 
     def refuses(self, site: ConvSite, device: Device) -> str | None:
         return None

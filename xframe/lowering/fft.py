@@ -95,6 +95,7 @@ class Fft:
     """Stride 1, undilated, ungrouped, kernels of at least 2 taps on one side."""
 
     name = "fft"
+    parts = frozenset({"input"})
 
     def refuses(self, site: ConvSite, device: Device) -> str | None:
         if site.stride != (1, 1):

@@ -16,6 +16,7 @@ class Gemm:
     """Any stride, dilation, padding and grouping. For 1x1 at stride 1 the image is the column matrix: no copy."""
 
     name = "gemm"
+    parts = frozenset({"column"})
 
     def refuses(self, site: ConvSite, device: Device) -> str | None:
         return None

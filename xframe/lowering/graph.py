@@ -20,7 +20,7 @@ from xframe.lowering.target import Cpu
 from xframe.types import ConvSite, Plan, SiteRecord
 
 #: PrimFunc attributes that tie a kernel to its convolution; the proof that a plan was honoured reads them.
-SITE, LOWERING = "xframe.site", "xframe.lowering"
+SITE, LOWERING, ROLE = "xframe.site", "xframe.lowering", "xframe.role"
 OPAQUE = 8  # TVM's OpPatternKind: not to be fused into
 SMALL = 64  # constants of fewer elements stay in the code
 TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
@@ -182,7 +182,7 @@ class Graph:
 def prepared(stage: Stage, attrs: dict[str, str]) -> tirx.PrimFunc:
     """The stage's scheduled PrimFunc, closed to fusion and marked with ``attrs``."""
     func = stage.scheduled().without_attr("global_symbol")
-    for key, value in {"tirx.is_scheduled": True, "op_pattern": OPAQUE, **attrs}.items():
+    for key, value in {"tirx.is_scheduled": True, "op_pattern": OPAQUE, ROLE: stage.role, **attrs}.items():
         func = func.with_attr(key, value)
     return func
 

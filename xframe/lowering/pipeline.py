@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import onnx
 import tvm
-from tvm import relax
+from tvm import relax, s_tir, tirx
 
 from xframe import registry
 from xframe.errors import NotHonoured, Unsupported
 from xframe.lowering.generic import schedule_rest
-from xframe.lowering.graph import LOWERING, SITE, SMALL, Graph
+from xframe.lowering.graph import LOWERING, ROLE, SITE, SMALL, Graph
 from xframe.lowering.operators import OPERATORS
 from xframe.lowering.patterns import merged
 from xframe.lowering.target import Cpu
@@ -28,7 +28,7 @@ def forced(model: onnx.ModelProto, plan: Plan, cpu: Cpu) -> tuple[tvm.IRModule, 
     Unsupported
         An operator has no rule, or a lowering refuses its site.
     NotHonoured
-        A planned site is missing from the finished module or carries another lowering.
+        A planned site is missing from the finished module, carries another lowering, or computes one.
     """
     lowerings: dict[str, Any] = {n: registry.load(registry.LOWERINGS, n) for n in {n for _, n in plan.lowerings}}
     graph = Graph(merged(model), plan, lowerings, cpu, OPERATORS)
@@ -57,22 +57,43 @@ def prove(mod: tvm.IRModule, plan: Plan, sites: list[SiteRecord]) -> list[SiteRe
     """``sites`` with what stands in ``mod`` as ``selected``; raises NotHonoured where that is not what was planned.
 
     The calls of ``main`` are looked at, not the functions of the module: a kernel that nobody calls proves nothing.
+    Nor does a label alone: the kernels must have the parts of their algorithm, and of no other.
     """
     called: dict[str, set[str]] = {}
+    parts: dict[str, set[str]] = {}
     for block in mod["main"].body.blocks:
         for binding in block.bindings:
             call = binding.value
             if isinstance(call, relax.Call) and call.op == tvm.ir.Op.get("relax.call_tir"):
-                attrs = mod[call.args[0]].attrs or {}
+                func = mod[call.args[0]]
+                attrs = func.attrs or {}
                 if SITE in attrs:
                     called.setdefault(str(attrs[SITE]), set()).add(str(attrs[LOWERING]))
+                    parts.setdefault(str(attrs[SITE]), set()).update(_parts(func))
     proved = [replace(s, selected="+".join(sorted(called.get(s.site.key, ()))) or None) for s in sites]
     for site, lowering in plan.lowerings:
         found = called.get(site.key, set())
         if found != {lowering}:
             what = " and ".join(sorted(found)) or "nothing that belongs to it"
             raise NotHonoured(f"{lowering} was forced at {site.key}, but the compiled module has {what} there")
+        own, found = set(_marks(lowering)), parts[site.key]
+        strange = found & (set().union(*map(_marks, registry.LOWERINGS)) - own)
+        lacking = own - found if site.kernel != (1, 1) else set()  # a 1x1's column matrix may be the image itself
+        if strange or lacking:
+            what = " and ".join(["no " + p for p in sorted(lacking)] + sorted(strange))
+            raise NotHonoured(f"{lowering} was forced at {site.key}, but the kernels there have {what}")
     return proved
+
+
+def _parts(func: tirx.PrimFunc) -> set[str]:
+    """What a kernel is made of: its role in the lowering, and the names of its blocks."""
+    sch = s_tir.Schedule(func)
+    blocks = sch.get_child_blocks(sch.get_sblock("root"))
+    return {str(func.attrs[ROLE]), *(str(sch.get(b).name_hint) for b in blocks)}
+
+
+def _marks(lowering: str) -> frozenset[str]:
+    return registry.load(registry.LOWERINGS, lowering).parts
 
 
 def stock(model: onnx.ModelProto, cpu: Cpu) -> tuple[tvm.IRModule, list[np.ndarray]]:

@@ -94,6 +94,7 @@ class Winograd:
     """Stride 1, undilated, ungrouped, kernels of 2 to 7 taps a side (one side may have 1)."""
 
     name = "winograd"
+    parts = frozenset({"input"})
 
     def refuses(self, site: ConvSite, device: Device) -> str | None:
         if site.stride != (1, 1):
