@@ -288,7 +288,7 @@ def test_a_feed_too_many_still_only_costs_its_row(job):
 def test_progress_names_the_stages_in_order(job):
     stages = []
     list(measure.measure([job("Fine")], QUICK, lambda case, stage: stages.append(stage)))
-    assert stages == ["open", "verify", "round 1 of 2", "round 2 of 2", "verify again", "profile"]
+    assert stages == ["open", "round 1 of 2", "round 2 of 2", "verify again", "profile"]
 
 
 def test_host_facts_are_complete_and_plain():

@@ -17,6 +17,7 @@ from xframe.registry import BACKENDS, FRAMEWORKS, LOWERINGS, Row, resolve
 from xframe.store import SCHEMA, Run
 from xframe.subject import Subject, is_file
 from xframe.types import Artifact, Case, Device, Measurement, Outcome, Plan
+from xframe.worker.alone import without_frameworks
 
 NATIVE, AUTO = "native", planning.AUTO
 #: The backend that can be told a lowering. All others pick by themselves, and have one row.
@@ -142,7 +143,7 @@ def compare(request: Request, on_progress: Progress | None = None, command: Sequ
     progress(f"loading {asked.model}")
     subject = Subject.of(asked.model)
     asked = replace(asked, batches=_batches(asked, subject))
-    with contextlib.suppress(Unavailable):  # then each row says so
+    with contextlib.suppress(Unavailable), without_frameworks():  # what is not available, each row says
         for label in (asked.lowerings or ()) if PLANNED in asked.runners else ():
             planning.plan(label, (), _device(asked.device), asked.fallback)
     created, machine = datetime.now().astimezone().isoformat(timespec="seconds"), environment.capture()

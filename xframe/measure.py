@@ -52,7 +52,7 @@ class Budget:
     rounds: int = 3
     min_samples: int = 5
     min_seconds: float = 0.15
-    max_seconds: float = 0.6
+    max_seconds: float = 0.4
     noise: float = 0.03
     open_limit: float = 900.0
     run_limit: float = 120.0
@@ -78,7 +78,8 @@ class Job:
     feeds
         At least two lists of input arrays, canonical (NCHW) and different from each other.
     judge
-        Given one list of outputs for each feed and the site records, the verdict on all of them.
+        Given one list of outputs for each feed and the site records, the verdict on all of them. Several threads may
+        ask it at a time.
     inputs_matter
         False where the reference itself gives the same outputs for all feeds; else equal outputs are a mismatch.
     python
@@ -155,7 +156,7 @@ class _Row:
         return outputs
 
     def open(self) -> None:
-        """Start the worker, compile, run every feed once. Runs in a thread of its own."""
+        """Start the worker, compile, run every feed once, verify. Runs in a thread of its own."""
         opening, case = self.job.opening(), self.job.case
         cpus = environment.pinned_cpus(case.threads)
         if cpus is not None and len(cpus) < case.threads:
@@ -170,6 +171,7 @@ class _Row:
         self.facts.update(reply["environment"], starts_at_once=STARTS)
         self.notes += reply["notes"]
         self.outputs = [self.run(feed) for feed in self.job.feeds]
+        self.verify("before")
 
     def verify(self, when: str) -> None:
         """Raises Mismatch when the outputs ignore their inputs, or are not what the judge expects."""
@@ -209,7 +211,7 @@ class _Row:
         except XframeError as e:
             self.notes.append(f"no profile: {e}")
 
-    def result(self, error: Exception | None = None) -> Measurement:
+    def result(self, error: BaseException | None = None) -> Measurement:
         """What is known of the row, closed by ``error`` or well."""
         outcome, reason = Outcome.OK, ""
         if error is not None:
@@ -292,20 +294,15 @@ def _group(
 ) -> Iterator[Measurement]:
     """Take from ``pending`` what fits in memory, and measure it interleaved. ``live`` holds the rows with a worker."""
 
-    def ended(row: _Row, error: Exception | None = None) -> Measurement:
+    def ended(row: _Row, error: BaseException | None = None) -> Measurement:
         live.remove(row)
         done = row.result(error)
         row.close()
         return done
 
     for row, error in _opened(pending, live, budget, progress):
-        try:
-            if error is not None:
-                raise error
-            progress(row.job.case, "verify")
-            row.verify("before")
-        except Exception as e:
-            yield ended(row, e)
+        if error is not None:
+            yield ended(row, error)
     if group > 1 or pending:
         for row in live:
             row.notes.append(f"group {group}: memory did not allow to interleave it with the other groups")

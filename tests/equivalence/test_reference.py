@@ -1,5 +1,7 @@
 """The judge on whole networks: honest float32 runs pass, planted faults do not."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from small_nets import alexlike, images, pooled, residual, torch_layer, torch_run, weights
 
 from xframe import artifact
-from xframe.equivalence.graph import from_proto, from_spec
+from xframe.equivalence.graph import from_proto, from_spec, run
 from xframe.equivalence.reference import Reference
 from xframe.equivalence.verdict import judge
 from xframe.errors import ModelError, UsageError
@@ -314,6 +316,23 @@ def test_results_are_kept_by_feeds_and_roundings():
     assert reference.evaluate([x.copy()], {}) is first
     assert reference.evaluate([x + 1]) is not first
     assert (reference.evaluate([x], {ConvSite(1, 4, (12, 12), 16, (3, 3), pads=(1,) * 4): Rounding(7)})[0].bound).any()
+
+
+def test_threads_that_ask_for_the_same_get_one_evaluation(monkeypatch):
+    spec = residual()
+    reference, x = Reference.of_spec(spec, weights(spec)), images(spec)
+    evaluated = []
+
+    def counted(*args):
+        evaluated.append(args)
+        time.sleep(0.05)  # so that the others come while it is at it
+        return run(*args)
+
+    monkeypatch.setattr("xframe.equivalence.reference.run", counted)
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda _: reference.evaluate([x]), range(4)))
+    assert len(evaluated) == 1
+    assert all(r is results[0] for r in results)
 
 
 def test_feeds_and_weights_that_do_not_fit():

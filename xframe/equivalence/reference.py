@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,7 +29,8 @@ class Judged:
 class Reference:
     """A network's exact outputs and their error bounds (see ``xframe.equivalence.bounds``).
 
-    Results are kept per feeds and roundings, so that many candidates are judged for the price of one.
+    Results are kept per feeds and roundings, so that many candidates are judged for the price of one. Threads may share
+    it; they evaluate one after another, as the second most often asks for what the first is at.
     """
 
     #: Results kept; the outputs of a classifier are small, those of an intermediate layer are not.
@@ -37,6 +39,7 @@ class Reference:
     def __init__(self, graph: Graph):
         self._graph = graph
         self._results: dict[tuple, list[Judged]] = {}
+        self._lock = threading.Lock()
 
     @classmethod
     def of_spec(cls, spec: ModelSpec, weights: Mapping[str, np.ndarray], outputs: Sequence[str] = ()) -> Reference:
@@ -82,14 +85,15 @@ class Reference:
         for x in feeds:
             digest.update(repr(x.shape).encode() + np.ascontiguousarray(x).data)
         key = (digest.digest(), frozenset(roundings.items()))
-        if key not in self._results:
-            outputs = run(self._graph, dict(zip(self._graph.inputs, feeds, strict=True)), OPERATORS, roundings)
-            while len(self._results) >= self.KEPT:
-                del self._results[next(iter(self._results))]
-            self._results[key] = [
-                Judged(name, q.real, q.bound) for name, q in zip(self._graph.outputs, outputs, strict=True)
-            ]
-        return self._results[key]
+        with self._lock:
+            if key not in self._results:
+                outputs = run(self._graph, dict(zip(self._graph.inputs, feeds, strict=True)), OPERATORS, roundings)
+                while len(self._results) >= self.KEPT:
+                    del self._results[next(iter(self._results))]
+                self._results[key] = [
+                    Judged(name, q.real, q.bound) for name, q in zip(self._graph.outputs, outputs, strict=True)
+                ]
+            return self._results[key]
 
     def _check(self, feeds: Sequence[np.ndarray]) -> None:
         names, shapes = self._graph.inputs, self._graph.shapes

@@ -1,5 +1,6 @@
 """The worker's commands over one executable. Each takes and gives what JSON can hold."""
 
+import contextlib
 import os
 import sys
 import time
@@ -11,6 +12,7 @@ from xframe import registry
 from xframe.errors import XframeError
 from xframe.types import ModelSpec, Plan
 from xframe.worker import wire
+from xframe.worker.alone import without_frameworks
 from xframe.worker.timing import sample
 
 
@@ -30,16 +32,6 @@ def peak_bytes() -> int:
 
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def hide_frameworks() -> None:
-    """Let no framework be imported into this process from now on: a backend is measured alone.
-
-    TVM's foreign function interface would load PyTorch wherever it is installed, for 2 s and 300 MB.
-    """
-    for row in registry.FRAMEWORKS.values():
-        for module in row.needs:
-            sys.modules.setdefault(module, None)  # type: ignore[arg-type]
 
 
 class Session:
@@ -72,19 +64,20 @@ class Session:
     def do_open(self, plugin, runner, device, batch, threads, spec=None, weights=None, artifact=None, plan=None):
         """Build natively, or compile an artifact under a plan."""
         started = time.perf_counter()
-        if runner != "native":
-            hide_frameworks()
-        made = self._plugin(plugin)
-        imported = time.perf_counter()
-        if runner == "native":
-            with np.load(weights, allow_pickle=False) as data:
-                tensors = {name: data[name] for name in data.files}
-            built = time.perf_counter()
-            self.executable = made.build(ModelSpec.from_json(spec), tensors, device, batch, threads)
-        else:
-            self.artifact = wire.artifact_of(artifact)
-            built = time.perf_counter()
-            self.executable = made.compile(self.artifact, Plan.from_json(plan), device, threads)
+        with contextlib.ExitStack() as alone:
+            if runner != "native":
+                alone.enter_context(without_frameworks())
+            made = self._plugin(plugin)
+            imported = time.perf_counter()
+            if runner == "native":
+                with np.load(weights, allow_pickle=False) as data:
+                    tensors = {name: data[name] for name in data.files}
+                built = time.perf_counter()
+                self.executable = made.build(ModelSpec.from_json(spec), tensors, device, batch, threads)
+            else:
+                self.artifact = wire.artifact_of(artifact)
+                built = time.perf_counter()
+                self.executable = made.compile(self.artifact, Plan.from_json(plan), device, threads)
         seconds = {"import": imported - started, "build": time.perf_counter() - built}
         seconds.update(self.executable.seconds)
         environment = {
