@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Budget", "Job", "Worker", "measure"]
 
-#: Workers opened at the same time; compile times are taken under this load (``starts_at_once`` in the environment).
+#: Workers busy at the same time while nothing is timed; compile times are taken under this load (``starts_at_once`` in
+#: the environment).
 STARTS = 2
 #: What a worker needs before its weights: interpreter and framework, bytes.
 _BASE_BYTES = 600 << 20
@@ -322,24 +323,37 @@ def _group(
     except KeyboardInterrupt as e:
         stop = e
 
-    for row in list(live):
-        if stop is not None and (not row.rounds or row.worker is None or row.worker.dead):
-            continue
-        try:
+    timed = deque(r for r in live if stop is None or (r.rounds and r.worker is not None and not r.worker.dead))
+    verified: list[_Row] = []
+
+    def take(_) -> _Row | None:
+        row = timed.popleft() if timed else None
+        if row is not None:
             progress(row.job.case, "verify again")
-            row.verify_again()
-            if stop is not None:
-                row.notes.append(f"interrupted after {len(row.rounds)} of {budget.rounds} rounds")
-            elif budget.profile:
-                progress(row.job.case, "profile")
-                row.profile()
-            yield ended(row)
+        return row
+
+    while timed:
+        try:
+            for row, error in _side_by_side(take, _Row.verify_again):
+                if error is not None:
+                    yield ended(row, error)
+                else:
+                    verified.append(row)
         except KeyboardInterrupt as e:
             if stop is not None:
                 raise
             stop = e
-        except Exception as e:
-            yield ended(row, e)
+    for row in verified:
+        try:
+            if stop is None and budget.profile:
+                progress(row.job.case, "profile")
+                settle([r.worker.pid for r in live if r.worker])
+                row.profile()
+        except KeyboardInterrupt as e:
+            stop = e
+        if stop is not None:
+            row.notes.append(f"interrupted after {len(row.rounds)} of {budget.rounds} rounds")
+        yield ended(row)
     if stop is not None:
         raise stop
 
@@ -347,25 +361,35 @@ def _group(
 def _opened(
     pending: deque[_Row], live: list[_Row], budget: Budget, progress: Progress
 ) -> Iterator[tuple[_Row, BaseException | None]]:
-    """Open pending rows, :data:`STARTS` at a time, until no more fit; each comes out with its error or None."""
+    """Open pending rows until no more fit in memory; each comes out with its error or None."""
+
+    def take(flying: Iterable[_Row]) -> _Row | None:
+        if not pending:
+            return None
+        row, free = pending[0], environment.available_bytes()
+        full = budget.workers is not None and len(live) >= budget.workers
+        if live and (full or (free is not None and free <= sum(r.job.bytes_needed for r in (row, *flying)))):
+            return None
+        live.append(pending.popleft())
+        progress(row.job.case, "open")
+        return row
+
+    return _side_by_side(take, _Row.open)
+
+
+def _side_by_side(
+    take: Callable[[Iterable[_Row]], _Row | None], act: Callable[[_Row], None]
+) -> Iterator[tuple[_Row, BaseException | None]]:
+    """Do ``act`` to what ``take`` gives until it gives None, :data:`STARTS` rows at a time while nothing is timed.
+
+    Each row comes out with its error or None. ``take`` is given the rows under way, and called from this thread.
+    """
     flying: dict[Future[None], _Row] = {}
-
-    def fits(row: _Row) -> bool:
-        if not live:
-            return True
-        if budget.workers is not None and len(live) >= budget.workers:
-            return False
-        free = environment.available_bytes()
-        return free is None or free > row.job.bytes_needed + sum(r.job.bytes_needed for r in flying.values())
-
     with ThreadPoolExecutor(STARTS) as pool:
         try:
             while True:
-                while pending and len(flying) < STARTS and fits(pending[0]):
-                    row = pending.popleft()
-                    live.append(row)
-                    progress(row.job.case, "open")
-                    flying[pool.submit(row.open)] = row
+                while len(flying) < STARTS and (row := take(flying.values())) is not None:
+                    flying[pool.submit(act, row)] = row
                 if not flying:
                     return
                 for future in wait(flying, return_when=FIRST_COMPLETED).done:
