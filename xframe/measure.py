@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Budget", "Job", "Worker", "measure"]
 
-#: Workers busy at the same time while nothing is timed; compile times are taken under this load (``starts_at_once`` in
-#: the environment).
+#: Workers busy at once while nothing is timed; compile times are taken under this load (``starts_at_once`` in results).
 STARTS = 2
 #: What a worker needs before its weights: interpreter and framework, bytes.
 _BASE_BYTES = 600 << 20
@@ -177,7 +176,7 @@ class _Row:
     def verify(self, when: str) -> None:
         """Raises Mismatch when the outputs ignore their inputs, or are not what the judge expects."""
         first, *others = self.outputs
-        if self.job.inputs_matter and any(_equal(first, other) for other in others):
+        if self.job.inputs_matter and any(all(map(np.array_equal, first, x)) for x in others):
             raise Mismatch(f"{when} timing: the outputs are the same for different inputs")
         verdict = self.job.judge(self.outputs, self.sites)
         self.verdicts.append(verdict)
@@ -380,9 +379,9 @@ def _opened(
 def _side_by_side(
     take: Callable[[Iterable[_Row]], _Row | None], act: Callable[[_Row], None]
 ) -> Iterator[tuple[_Row, BaseException | None]]:
-    """Do ``act`` to what ``take`` gives until it gives None, :data:`STARTS` rows at a time while nothing is timed.
+    """Do ``act`` to the rows that ``take``, given those under way, gives until it gives None: :data:`STARTS` at a time.
 
-    Each row comes out with its error or None. ``take`` is given the rows under way, and called from this thread.
+    Each row comes out with its error or None.
     """
     flying: dict[Future[None], _Row] = {}
     with ThreadPoolExecutor(STARTS) as pool:
@@ -397,7 +396,3 @@ def _side_by_side(
         finally:
             for row in flying.values():  # stopped in the middle: the pool waits for its threads, they for their workers
                 row.kill()
-
-
-def _equal(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> bool:
-    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
