@@ -126,7 +126,7 @@ def test_a_folder_that_can_not_be_written_is_told_before_the_work(xframe, convne
     for command in (["compare", "--model", convnet(), "--backend", "ort"], ["export", "--framework", "jax"]):
         code, out, err = xframe(*command, "-o", tmp_path / "file" / "out")
         assert (code, out, len(err)) == (1, "", 1)
-        assert "can't write" in err[0]
+        assert f"can't write to the folder {tmp_path / 'file' / 'out'}: " in err[0]
 
 
 def test_json_is_one_row_a_line_and_run_json_holds_them_too(xframe, convnet, tmp_path):

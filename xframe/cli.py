@@ -304,8 +304,11 @@ def _check_writable(folder: Path) -> None:
     from xframe import files
 
     probe = folder / ".xframe-write-test"
-    with files.atomic(probe):
-        pass
+    try:
+        with files.atomic(probe):
+            pass
+    except XframeError as e:
+        raise XframeError(str(e).replace(str(probe), f"to the folder {folder}")) from e
     probe.unlink(missing_ok=True)
 
 

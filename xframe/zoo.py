@@ -25,7 +25,7 @@ BIAS_STD = 0.05
 def folders() -> list[Path]:
     """Where models are looked for: ``$XFRAME_MODELS`` (``os.pathsep``-separated) first, then our own."""
     package = Path(__file__).parent
-    own = [package.parent / "models", package / "data" / "models"]
+    own = [package / "data" / "models", package.parent / "models"]  # as installed; in a checkout
     given = [Path(p) for p in os.environ.get("XFRAME_MODELS", "").split(os.pathsep) if p]
     return [*given, *[p for p in own if p.is_dir()][:1]]
 
