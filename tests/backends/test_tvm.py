@@ -48,10 +48,40 @@ def test_compiled_then_cached(backend, loaded, tmp_path, lowering):
     assert "compile" not in again.seconds
     assert np.array_equal(outputs(first, x), outputs(again, x))
     (folder,) = (tmp_path / "home" / "compiled").iterdir()
-    assert (folder / "parameters.bin").stat().st_size >= w.nbytes
+    assert sum(f.stat().st_size for f in (tmp_path / "home" / "parameters").iterdir()) >= w.nbytes
     assert (folder / "lib.so").stat().st_size < (1 << 20)
     assert [s.selected for s in again.sites] == ([] if lowering == "auto" else [lowering])
     first.close()
+
+
+def stored(tmp_path):
+    return {f.name: f.stat().st_mtime_ns for f in (tmp_path / "home" / "parameters").iterdir()}
+
+
+def test_plans_share_the_parameters_that_are_equal(backend, loaded, tmp_path):
+    """Compiled for another number of threads the code is another, the weights are not."""
+    backend.compile(loaded, forced(loaded, "direct"), "cpu", 2)
+    first = stored(tmp_path)
+    backend.compile(loaded, forced(loaded, "direct"), "cpu", 1)
+    assert len(list((tmp_path / "home" / "compiled").iterdir())) == 2
+    assert stored(tmp_path) == first
+    backend.compile(loaded, forced(loaded, "winograd"), "cpu", 2)
+    assert len(stored(tmp_path)) > len(first)
+
+
+def test_missing_parameters_are_made_again_and_damaged_ones_refused(backend, loaded, tmp_path):
+    x, _, _ = conv_data(SITE, 1)
+    right = outputs(backend.compile(loaded, forced(loaded, "direct"), "cpu", 2), x)
+    largest = max((tmp_path / "home" / "parameters").iterdir(), key=lambda f: f.stat().st_size)
+    largest.unlink()
+    again = backend.compile(loaded, forced(loaded, "direct"), "cpu", 2)
+    assert "compile" in again.seconds
+    assert np.array_equal(outputs(again, x), right)
+    whole = largest.read_bytes()
+    for damaged in (whole[:-4], whole + b"more"):
+        largest.write_bytes(damaged)
+        with pytest.raises(XframeError, match=f"{largest.name} is damaged"):
+            backend.compile(loaded, forced(loaded, "direct"), "cpu", 2)
 
 
 def test_outputs_follow_inputs_and_stay(backend, loaded):

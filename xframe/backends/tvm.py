@@ -4,6 +4,7 @@ import ctypes
 import hashlib
 import importlib.metadata
 import importlib.util
+import itertools
 import json
 import os
 import platform
@@ -23,7 +24,7 @@ from xframe.types import Artifact, Kernel, Plan, SiteRecord
 from xframe.worker import wire
 
 CPU, POOLED = 1, 2  # DLPack's device type; the allocator that keeps memory between runs
-LIBRARY, PARAMETERS, META = "lib.so", "parameters.bin", "meta.json"
+LIBRARY, META = "lib.so", "meta.json"
 ALIGNMENT = 64  # bytes; compiled code loads whole vectors
 
 
@@ -49,8 +50,9 @@ class Tvm:
             raise Unsupported(f"the TVM backend has schedules for cpu only, not for {device}")
         folder = files.home() / "compiled" / self._key(artifact, plan, threads)
         started = time.perf_counter()
-        cached = (folder / META).exists()
+        cached = _complete(folder)
         if not cached:
+            shutil.rmtree(folder, ignore_errors=True)  # what is left of it
             self._build(artifact, plan, threads, folder)
         compiled = time.perf_counter()
         executable = TvmExecutable(folder, self.version, threads, plan)
@@ -80,12 +82,7 @@ class Tvm:
         built = pipeline.build(onnx.load(artifact.path), plan, cpu)
         with whole_folder(folder) as part:
             built.executable.export_library(str(part / LIBRARY))
-            table = []
-            with open(part / PARAMETERS, "wb") as f:
-                for array in built.parameters:
-                    f.write(b"\0" * (-f.tell() % ALIGNMENT))
-                    table.append({"offset": f.tell(), "shape": array.shape})
-                    f.write(np.ascontiguousarray(array, dtype=np.float32).data)
+            table = [{"shape": a.shape, "file": _stored(a)} for a in built.parameters]
             meta = {"target": cpu.text, "parameters": table, "sites": wire.plain(built.sites), "notes": built.notes}
             (part / META).write_text(json.dumps(meta), encoding="utf-8")
 
@@ -105,7 +102,7 @@ class TvmExecutable:
         self._machine = self._module["vm_load_executable"]()
         self._machine["vm_initialization"](CPU, 0, POOLED)
         self._main = self._machine["main"]
-        self._parameters, self._block = _read_parameters(folder / PARAMETERS, meta["parameters"])
+        self._parameters = _read_parameters(meta["parameters"])
         self._args: list[Any] = []
         self._out: Any = None
 
@@ -196,16 +193,47 @@ def _aligned_bytes(size: int) -> np.ndarray:
     return block[start : start + size]
 
 
-def _read_parameters(path: Path, table: list[dict]) -> tuple[list, np.ndarray]:
-    """The parameters as tensors over one block. Read, not mapped: large pages make streaming weights faster."""
-    block = _aligned_bytes(path.stat().st_size)
-    with open(path, "rb") as f:
-        f.readinto(block.data)
-    arrays = []
-    for row in table:
-        shape, start = tuple(row["shape"]), row["offset"]
-        arrays.append(block[start : start + 4 * int(np.prod(shape))].view(np.float32).reshape(shape))
-    return [tvm_ffi.from_dlpack(a) for a in arrays], block
+def _stored(array: np.ndarray) -> str:
+    """Name of the file in :func:`_weights` with this content: equal parameters of all plans share one.
+
+    Only convolutions differ between the plans of a network, and most of its weights are elsewhere.
+    """
+    data = np.ascontiguousarray(array, dtype=np.float32).reshape(-1).data
+    name = hashlib.sha256(data).hexdigest()
+    if not (_weights() / name).exists():
+        with files.atomic(_weights() / name) as part:
+            part.write_bytes(data)
+    return name
+
+
+def _weights() -> Path:
+    return files.home() / "parameters"
+
+
+def _complete(folder: Path) -> bool:
+    """Whether all of a compiled folder is there: someone may have made room."""
+    try:
+        meta = json.loads((folder / META).read_text(encoding="utf-8"))
+    except OSError:
+        return False
+    return all((_weights() / row["file"]).exists() for row in meta["parameters"])
+
+
+def _read_parameters(table: list[dict]) -> list:
+    """The parameters as tensors over one block of memory. Read, not mapped: large pages make streaming weights faster.
+
+    Raises XframeError when a file is not as long as its parameter.
+    """
+    sizes = [4 * int(np.prod(row["shape"])) for row in table]
+    starts = [0, *itertools.accumulate(n + -n % ALIGNMENT for n in sizes)]
+    block, tensors = _aligned_bytes(starts[-1]), []
+    for row, start, size in zip(table, starts, sizes, strict=False):
+        part, path = block[start : start + size], _weights() / row["file"]
+        with open(path, "rb") as f:
+            if f.readinto(part.data) != size or f.read(1):
+                raise XframeError(f"{path} is damaged: it should hold {size} bytes; delete it and run again")
+        tensors.append(tvm_ffi.from_dlpack(part.view(np.float32).reshape(row["shape"])))
+    return tensors
 
 
 def _load_runtime() -> None:

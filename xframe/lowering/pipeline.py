@@ -149,7 +149,7 @@ class _LiftConstants(relax.PyExprMutator):
         self.parameters: list[tuple[relax.Var, np.ndarray]] = []
 
     def visit_generic_const_(self, op):
-        array = op.value.numpy()
+        array = np.from_dlpack(op.value)  # not a copy of all weights
         if array.dtype != np.float32 or array.size < SMALL:
             return op
         var = relax.Var(f"w{len(self.parameters)}", relax.TensorType(array.shape, "float32"))
