@@ -135,6 +135,12 @@ def test_a_hang_is_a_timeout(job):
     assert done["Fine"].outcome == Outcome.OK
 
 
+def test_a_profile_with_other_kernels_than_planned_does(job):
+    (m,) = measure.measure([job("OtherKernels")], QUICK)
+    assert m.outcome == Outcome.NOT_HONOURED
+    assert m.reason == "no kernel of it ran"
+
+
 def test_a_profile_that_crashes_does_not_cost_the_row(job):
     (m,) = measure.measure([job("BadProfile")], QUICK)
     assert m.outcome == Outcome.OK

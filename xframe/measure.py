@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xframe import environment
-from xframe.errors import Mismatch, Unsupported, UsageError, WorkerDied, XframeError
+from xframe.errors import Mismatch, NotHonoured, Unsupported, UsageError, WorkerDied, XframeError
 from xframe.registry import BACKENDS, FRAMEWORKS
 from xframe.types import Case, Kernel, Measurement, ModelSpec, Outcome, SiteRecord
 from xframe.worker import wire
@@ -204,12 +204,15 @@ class _Row:
         self.outputs = [*(self.run(feed) for feed in self.job.feeds[:-1]), last]
         self.verify("after")
 
-    def profile(self) -> None:
-        """A profiled step. It may fail without costing the row."""
+    def profile(self) -> NotHonoured | None:
+        """A profiled step. It may fail without costing the row; what shows that a plan was not honoured comes back."""
         try:
             self.kernels = wire.kernels_of(self.call("profile", self.budget.run_limit)["kernels"])
         except XframeError as e:
+            if isinstance(e, NotHonoured):
+                return e
             self.notes.append(f"no profile: {e}")
+        return None
 
     def result(self, error: BaseException | None = None) -> Measurement:
         """What is known of the row, closed by ``error`` or well."""
@@ -219,13 +222,11 @@ class _Row:
             reason = str(error) if isinstance(error, XframeError) else f"{type(error).__name__}: {error}"
         if outcome in (Outcome.FAILED, Outcome.TIMEOUT) and self.worker is not None:
             self.facts["stderr"] = self.worker.log()
-        unsettled = self.facts["settled"].count(False)
-        if unsettled:
+        if unsettled := self.facts["settled"].count(False):
             self.notes.append(
                 f"{unsettled} of {len(self.rounds)} visits ended at their cap, before the noise was down to its target"
             )
-        foreign = max(self.facts["foreign_load"], default=0.0)
-        if foreign > _FOREIGN:
+        if (foreign := max(self.facts["foreign_load"], default=0.0)) > _FOREIGN:
             self.notes.append(f"other processes used up to {foreign:.1f} CPUs while it was timed: times are too long")
         worst = max(self.verdicts, key=lambda v: v.ratio if v.ratio is not None else float("inf"), default=None)
         return Measurement(
@@ -343,16 +344,17 @@ def _group(
                 raise
             stop = e
     for row in verified:
+        error = None
         try:
             if stop is None and budget.profile:
                 progress(row.job.case, "profile")
                 settle([r.worker.pid for r in live if r.worker])
-                row.profile()
+                error = row.profile()
         except KeyboardInterrupt as e:
             stop = e
         if stop is not None:
             row.notes.append(f"interrupted after {len(row.rounds)} of {budget.rounds} rounds")
-        yield ended(row)
+        yield ended(row, error)
     if stop is not None:
         raise stop
 

@@ -4,8 +4,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import helper
 
-from tests.lowering.networks import conv_data, conv_network
+from tests.lowering.networks import conv_data, conv_network, network
 from xframe import artifact, planning, registry
 from xframe.environment import cpu_device
 from xframe.errors import NotHonoured, Unavailable, Unsupported, XframeError
@@ -117,6 +118,26 @@ def test_a_profile_leaves_no_trace(backend, loaded):
     seen.clear()
     executable.step()
     assert not seen
+
+
+def test_profile_of_equal_convolutions(backend, tmp_path):
+    """Their weights differ; their kernels are the same, and run twice."""
+    site = ConvSite(1, 16, (7, 7), 16, (3, 3), (1, 1), (1, 1, 1, 1))
+    x, v, _ = conv_data(site, 0)
+    nodes = [
+        helper.make_node("Conv", ["x", "v"], ["c"], kernel_shape=[3, 3], pads=[1] * 4),
+        helper.make_node("Conv", ["c", "w"], ["d"], kernel_shape=[3, 3], pads=[1] * 4),
+        helper.make_node("Relu", ["d"], ["y"]),
+        helper.make_node("Conv", ["d", "v"], ["z"], kernel_shape=[3, 3], pads=[1] * 4),
+    ]
+    shape = (1, 16, 7, 7)
+    model = network(nodes, {"x": shape}, {"y": shape, "z": shape}, {"v": v, "w": conv_data(site, 1)[1]})
+    onnx.save(model, tmp_path / "m.onnx")
+    loaded = artifact.load(tmp_path / "m.onnx")
+    executable = backend.compile(loaded, forced(loaded, "fft"), "cpu", 2)
+    outputs(executable, x)
+    products = [k for k in executable.profile() if k.site == site and k.name.endswith("product")]
+    assert len(products) == 3
 
 
 def test_a_kernel_that_did_not_run_is_not_honoured(backend, loaded):

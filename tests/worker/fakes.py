@@ -106,6 +106,10 @@ def _noise(self):
     return expected(self.feeds)
 
 
+def _not_honoured(self):
+    raise NotHonoured("no kernel of it ran")
+
+
 def _stale(self):
     return [np.full(self.feeds[0].shape, 5.0)]
 
@@ -135,6 +139,7 @@ Frozen = fake(compute=_frozen)
 Late = fake(compute=_late)
 Slow = fake(pause=0.4)
 BadProfile = fake(profile=_abort)
+OtherKernels = fake(profile=_not_honoured)
 
 
 class CrashInBuild(Fine):
