@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -55,6 +56,11 @@ def test_row_of_a_failure_has_the_same_keys_and_no_made_up_numbers():
     assert row["lowering"] == "auto"
     assert [row[k] for k in ("median_s", "iqr_s", "max_abs_error", "peak_bytes", "compile_s")] == [None] * 5
     assert row["reason"] == "NaN"
+
+
+def test_a_wrong_result_has_no_time_though_its_samples_are_kept():
+    row = store.row(replace(BAD, rounds=((0.004, 0.001),)))
+    assert (row["median_s"], row["iqr_s"], row["samples"]) == (None, None, 2)
 
 
 def test_what_is_read_is_what_was_written(tmp_path):

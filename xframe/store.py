@@ -9,7 +9,7 @@ from typing import Any
 
 from xframe.errors import XframeError
 from xframe.files import atomic
-from xframe.types import Measurement
+from xframe.types import Measurement, Outcome
 from xframe.worker.timing import quartiles
 from xframe.worker.wire import plain
 
@@ -42,7 +42,8 @@ def row(measurement: Measurement) -> dict[str, Any]:
     that picks by itself; ``samples`` is a count; ``fallback`` maps site keys to the reason of the refusal.
     """
     case, samples = measurement.case, measurement.samples
-    q1, median, q3 = quartiles(samples) if samples else (None, None, None)
+    timed = measurement.outcome == Outcome.OK  # the time of a wrong result is none: its raw samples alone are kept
+    q1, median, q3 = quartiles(samples) if timed else (None, None, None)
     return _finite(
         {
             "model": case.model,
