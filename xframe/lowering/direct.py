@@ -19,7 +19,7 @@ class Direct:
         return None
 
     def define(self, site: ConvSite, weight: np.ndarray, bias: np.ndarray, relu: bool, layout: str, cpu: Cpu):
-        """The stages for an image in ``layout``, an OIHW ``weight`` and a bias; see ``xframe.lowering.build``."""
+        """See ``xframe.protocols.Lowering``."""
         if site.groups == site.in_channels == site.out_channels:
             return _depthwise(site, weight, bias, relu, layout, cpu)
         return _grouped(site, weight, bias, relu, layout, cpu)

@@ -132,7 +132,7 @@ class Fft:
         return min(candidates, key=cost)
 
     def define(self, site: ConvSite, weight: np.ndarray, bias: np.ndarray, relu: bool, layout: str, cpu: Cpu):
-        """See ``xframe.lowering.direct.Direct.define``."""
+        """See ``xframe.protocols.Lowering``."""
         g = self._choose(site, cpu)
         c, o = pad_to(site.in_channels, cpu.lanes), pad_to(site.out_channels, cpu.lanes)
         points = site.batch * g.tiles[0] * g.tiles[1]

@@ -26,7 +26,7 @@ class Gemm:
         return "im2col", Rounding(site.reduction)
 
     def define(self, site: ConvSite, weight: np.ndarray, bias: np.ndarray, relu: bool, layout: str, cpu: Cpu):
-        """See ``xframe.lowering.direct.Direct.define``."""
+        """See ``xframe.protocols.Lowering``."""
         n, g, (oh, ow), (kh, kw) = site.batch, site.groups, site.out_hw, site.kernel
         (sh, sw), (dh, dw) = site.stride, site.dilation
         c, ic, oc = site.in_channels, site.in_channels // g, site.out_channels // g

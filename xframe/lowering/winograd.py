@@ -24,8 +24,6 @@ from xframe.types import ConvSite, Device, Rounding
 #: transforms share sums; beyond these seven the error grows too fast for float32.
 POINTS = tuple(Fraction(p) for p in ("0", "1", "-1", "2", "-2", "1/2", "-1/2"))
 LARGEST = len(POINTS) + 1  # m + r - 1
-#: Bytes of products that should stay in the cache of a core.
-NEAR = 1 << 19
 
 
 @lru_cache
@@ -131,7 +129,7 @@ class Winograd:
         return _Geometry.of(site, min(range(2, LARGEST - max(site.kernel) + 2), key=cost))
 
     def define(self, site: ConvSite, weight: np.ndarray, bias: np.ndarray, relu: bool, layout: str, cpu: Cpu):
-        """See ``xframe.lowering.direct.Direct.define``."""
+        """See ``xframe.protocols.Lowering``."""
         t = self._choose(site, cpu)
         c, o = pad_to(site.in_channels, cpu.lanes), pad_to(site.out_channels, cpu.lanes)
         frequencies, points = t.a[0] * t.a[1], site.batch * t.tiles[0] * t.tiles[1]
@@ -146,31 +144,10 @@ class Winograd:
         stages = [
             window.stage,
             _input_stage(site, t, window, rows, cpu),
+            _product_stage(frequencies, rows, c, o, weights, tile),
+            _output_stage(site, t, rows, o, bias, relu, cpu),
         ]
-        block = _block(site, t, rows, c, tile)
-        if block:
-            stages.append(_product_output_stage(site, t, rows, c, block, weights, bias, tile, relu, cpu))
-        else:
-            stages.append(_product_stage(frequencies, rows, c, o, weights, tile))
-            stages.append(_output_stage(site, t, rows, o, bias, relu, cpu))
         return [s for s in stages if s]
-
-
-def _block(site, t, rows, c, tile) -> tuple[int, int] | None:
-    """(tiles, channels) of a block whose products are transformed back at once, or None: all products first.
-
-    A block saves writing and reading all products (2 * outputs values a tile and frequency), but reads the transformed
-    image once for each of its channels' blocks. Worth it where that is less and the products would not stay in a cache.
-    """
-    o, frequencies = site.out_channels, t.a[0] * t.a[1]
-    if o % tile.columns or 4 * frequencies * rows * o < NEAR:
-        return None
-    channels = max(n for n in range(tile.columns, max(tile.columns, 64) + 1, tile.columns) if o % n == 0)
-    if 2 * o <= c * (o // channels - 1):
-        return None
-    steps = rows // tile.rows
-    fitting = [n for n in range(1, steps + 1) if steps % n == 0 and 4 * frequencies * n * tile.rows * channels <= NEAR]
-    return max(fitting, default=1) * tile.rows, channels
 
 
 def _input_stage(site, t, window, rows, cpu) -> Stage:
@@ -219,84 +196,33 @@ def _product_stage(frequencies, rows, c, o, weights, tile) -> Stage:
     return Stage("product", te.create_prim_func([v, u, out]), (weights,), (frequencies, rows, o), schedule)
 
 
-def _product_output_stage(site, t, rows, c, block, weights, bias, tile, relu, cpu) -> Stage:
-    """Products and inverse transform of one block of tiles and channels after the other."""
-    (oh, ow), channels = site.out_hw, site.out_channels
-    (tiles, width), frequencies = block, t.a[0] * t.a[1]
-    panels = width // tile.columns
-
-    def body(v, u, b, y):
-        with ir.units(channels // width, rows // tiles) as (part, group):
-            m = T.alloc_buffer((frequencies, tiles, width), ir.FLOAT)
-            with T.serial(0, frequencies) as f, T.serial(0, panels) as panel, T.serial(0, tiles // tile.rows) as r:
-                first = r * tile.rows
-                ir.tile_product(
-                    tile.rows,
-                    tile.columns,
-                    tile.lanes,
-                    c,
-                    lambda i, k: v[f, group * tiles + first + i, k],
-                    lambda k, j: u[f, part * panels + panel, k, j],
-                    lambda i, j: ir.zero(),
-                    lambda i, j, value: T.buffer_store(m, value, [f, first + i, panel * tile.columns + j]),
-                )
-            with T.serial(0, tiles) as p:
-                point = group * tiles + p
-                with T.If(point < site.batch * t.tiles[0] * t.tiles[1]), T.Then(), T.serial(0, width // cpu.lanes) as k:
-                    lanes_of = k * cpu.lanes
-                    _inverse(
-                        site,
-                        t,
-                        lambda f, lane: m[f, p, lanes_of + lane],
-                        (point, part * width + lanes_of, cpu.lanes),
-                        (b, y),
-                        relu,
-                    )
-
-    shape = (site.batch, oh, ow, channels)
-    func = ir.kernel({"v": (frequencies, rows, c), "u": weights.shape, "b": bias.shape, "y": shape}, body)
-    return Stage("product_output", func, (weights, bias), shape)
-
-
 def _output_stage(site, t, rows, o, bias, relu, cpu) -> Stage:
-    """Inverse transform of all products."""
-    th, tw = t.tiles
+    """Y = A^T M A, bias and activation; what a last tile has too much is dropped."""
+    (oh, ow), (th, tw), (mh, mw), (fh, fw) = site.out_hw, t.tiles, t.m, t.a
+    ah, aw = matrices(mh, t.r[0])[0], matrices(mw, t.r[1])[0]
 
     def body(m, b, y):
-        with ir.units(site.batch, th, tw) as (i, ty, tx):
+        def transform(i, ty, tx, base, width):
+            half, result, scratch = (ir.Scratch(n, width) for n in (mh * fw, mh * mw, 4 * fh * fw))
             point = (i * th + ty) * tw + tx
+            with T.vectorized(0, width) as lane:
+                keep, store, finish = scratch.lane(lane), half.lane(lane), result.lane(lane)
+                columns = []
+                for j in range(fw):
+                    products = [m[k * fw + j, point, base + lane] for k in range(fh)]
+                    columns.append([store(e) for e in multiply(ah, products, keep)])
+                for k in range(mh):
+                    for e in multiply(aw, [column[k] for column in columns], keep):
+                        finish(activate(e + b[base + lane], relu))
+            for k in range(mh):
+                for j in range(mw):
+                    with T.If((ty * mh + k < oh) & (tx * mw + j < ow)), T.Then(), T.vectorized(0, width) as lane:
+                        place = [i, ty * mh + k, tx * mw + j, base + lane]
+                        T.buffer_store(y, result.buffer[k * mw + j, lane], place)
 
-            def transform(base, width):
-                where = (point, base, width)
-                _inverse(site, t, lambda f, lane: m[f, point, base + lane], where, (b, y), relu)
+        with ir.units(site.batch, th, tw) as (i, ty, tx):
+            ir.vectors(site.out_channels, cpu.lanes, lambda base, width: transform(i, ty, tx, base, width))
 
-            ir.vectors(site.out_channels, cpu.lanes, transform)
-
-    shape = (site.batch, *site.out_hw, site.out_channels)
-    func = ir.kernel({"m": (t.a[0] * t.a[1], rows, o), "b": (o,), "y": shape}, body)
+    shape = (site.batch, oh, ow, site.out_channels)
+    func = ir.kernel({"m": (fh * fw, rows, o), "b": (o,), "y": shape}, body)
     return Stage("output", func, (bias,), shape)
-
-
-def _inverse(site, t, product, where, buffers, relu) -> None:
-    """Y = A^T M A, bias and activation of one tile and vector of channels; what a last tile has too much is dropped.
-
-    ``product(f, lane)`` is M at frequency f; ``where`` is (tile, first channel, channels); ``buffers`` (bias, y).
-    """
-    (point, base, width), (b, y), (oh, ow) = where, buffers, site.out_hw
-    (th, tw), (mh, mw), (fh, fw) = t.tiles, t.m, t.a
-    ah, aw = matrices(mh, t.r[0])[0], matrices(mw, t.r[1])[0]
-    half, result, scratch = ir.Scratch(mh * fw, width), ir.Scratch(mh * mw, width), ir.Scratch(4 * fh * fw, width)
-    with T.vectorized(0, width) as lane:
-        keep, store, finish = scratch.lane(lane), half.lane(lane), result.lane(lane)
-        columns = []
-        for j in range(fw):
-            products = [product(k * fw + j, lane) for k in range(fh)]
-            columns.append([store(e) for e in multiply(ah, products, keep)])
-        for k in range(mh):
-            for e in multiply(aw, [column[k] for column in columns], keep):
-                finish(activate(e + b[base + lane], relu))
-    i, ty, tx = point // (th * tw), point // tw % th, point % tw
-    for k in range(mh):
-        for j in range(mw):
-            with T.If((ty * mh + k < oh) & (tx * mw + j < ow)), T.Then(), T.vectorized(0, width) as lane:
-                T.buffer_store(y, result.buffer[k * mw + j, lane], [i, ty * mh + k, tx * mw + j, base + lane])
