@@ -60,18 +60,20 @@ class Backend(Protocol):
 
 
 class Lowering(Protocol):
-    """One convolution algorithm: a chain of stages (``xframe.lowering.stage.Stage``), each one PrimFunc.
+    """One convolution algorithm. ``cpu`` is a ``xframe.lowering.target.Cpu``: the vectors and caches to write for.
 
-    ``cpu`` is an ``xframe.lowering.target.Cpu``.
+    ``parts``: roles of stages and names of blocks that tell its kernels from those of the other algorithms; the proof
+    that a plan was honoured looks for them.
     """
 
     name: str
+    parts: FrozenSet[str]
 
     def refuses(self, site: ConvSite, device: Device) -> Optional[str]:
         """Why this algorithm can't do ``site`` on ``device``, in words; None when it can."""
 
     def rounding(self, site: ConvSite, cpu: Any) -> Tuple[str, Rounding]:
-        """The variant or tile that ``define`` will choose, and how it rounds."""
+        """The variant it takes, e.g. ``F(4,3)`` or ``""``, and how that rounds."""
 
     def define(self, site: ConvSite, weight: Any, bias: Any, relu: bool, layout: str, cpu: Any) -> List[Any]:
-        """The stages, for an image in ``layout`` ("NHWC" or "NCHW"), an OIHW weight and a bias; the result is NHWC."""
+        """Its ``xframe.lowering.stage.Stage``s, from an image in ``layout`` and an OIHW weight to an NHWC image."""
