@@ -7,16 +7,17 @@ from xframe.lowering.ir import T
 from xframe.lowering.stage import Stage, activate, packed, pad_to
 from xframe.lowering.target import Cpu
 
-#: Rows that share a register tile, and vectors of weights beside each other: many of those keep memory busy.
-ROWS, VECTORS = 4, 8
-#: Steps of the reduction after which the next rows take their turn: their weights are then still in a near cache.
-DEPTH = 256
+#: Rows that share a register tile: all of a small batch, so that the weights pass once, or else a few with many vectors
+#: of weights, which the next rows find in a near cache after ``DEPTH`` steps of the reduction.
+SMALL_BATCH, ROWS, VECTORS, DEPTH = 16, 4, 8, 256
+#: Steps ahead at which weights and inputs are fetched: the next is computed while memory answers.
+WEIGHTS_AHEAD, INPUTS_AHEAD = 64, 16
 
 
 def dense_stages(rows: int, weight: np.ndarray, bias: np.ndarray, relu: bool, cpu: Cpu) -> list[Stage]:
     """``x @ weight + bias`` for x of (rows, inputs) and weight of (inputs, outputs), float32."""
     inputs, outputs = weight.shape
-    r = min(rows, ROWS)
+    r = rows if rows <= min(SMALL_BATCH, cpu.registers - 2) else min(rows, ROWS)
     vectors = min(VECTORS, (cpu.registers - 1) // (r + 1), -(-outputs // cpu.lanes))
     block, padded = vectors * cpu.lanes, pad_to(rows, r)
     columns = pad_to(outputs, block)
@@ -35,6 +36,10 @@ def dense_stages(rows: int, weight: np.ndarray, bias: np.ndarray, relu: bool, cp
             with T.serial(0, padded) as m:
                 ir.copy(total, lambda j: [m, j], lambda j: b[column * block + j], block, cpu.lanes)
 
+            def ahead(k):
+                weights = [w[column, k + WEIGHTS_AHEAD, j] for j in range(0, block, cpu.lanes)]
+                return [*weights, left[k + INPUTS_AHEAD, 0]]
+
             def steps(start, count):
                 with T.serial(0, padded // r) as tile:
                     ir.tile_product(
@@ -46,6 +51,7 @@ def dense_stages(rows: int, weight: np.ndarray, bias: np.ndarray, relu: bool, cp
                         lambda k, j: w[column, start + k, j],
                         lambda i, j: total[tile * r + i, j],
                         lambda i, j, value: T.buffer_store(total, value, [tile * r + i, j]),
+                        ahead if turned and padded == r else None,
                     )
 
             if inputs >= depth:

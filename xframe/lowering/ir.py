@@ -67,10 +67,12 @@ def tile_product(
     right: Callable[[Any, Any], Any],
     start: Callable[[int, Any], Any],
     finish: Callable[[int, Any, Any], None],
+    ahead: Callable[[Any], list] | None = None,
 ) -> None:
     """A register tile of ``rows`` x ``columns`` sums: start(i, j) + sum over k of left(i, k) * right(k, j).
 
     ``finish(i, j, sum)`` takes each vector of sums away. Rows are unrolled, columns in vectors of ``lanes``.
+    ``ahead(k)`` lists what to fetch into the near cache at step k; it may lie beyond the end.
     """
     sums = T.alloc_buffer((rows, columns), FLOAT, scope="local")
 
@@ -82,6 +84,9 @@ def tile_product(
 
     each(lambda i, j: T.buffer_store(sums, start(i, j), [i, j]))
     with T.serial(0, depth) as k:
+        for value in ahead(k) if ahead else ():
+            where = T.address_of(value)
+            T.evaluate(T.call_llvm_intrin("void", "llvm.prefetch", where, T.int32(0), T.int32(3), T.int32(1)))
         each(lambda i, j: T.buffer_store(sums, sums[i, j] + left(i, k) * right(k, j), [i, j]))
     each(lambda i, j: finish(i, j, sums[i, j]))
 
