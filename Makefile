@@ -1,4 +1,4 @@
-# make compare            time AlexNet in every framework, runner and lowering (ARGS="..." passes flags on)
+# make compare            time AlexNet natively and in TVM under every lowering (ARGS="..." passes flags on)
 # make test               lint, types, tests
 .PHONY: compare test lint
 ARGS ?=
@@ -8,7 +8,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 compare: $(READY)
-	@$(BIN)/python scripts/compare.py $(ARGS)
+	@$(BIN)/python scripts/compare.py --backend tvm $(ARGS)
 
 test: lint
 	$(BIN)/python -m pytest
