@@ -9,9 +9,8 @@ import contextlib
 import tvm
 from tvm import s_tir, tirx
 
+from xframe.lowering.stage import REDUCTION
 from xframe.lowering.target import Cpu
-
-REDUCTION = 2  # tvm.tirx.IterVar.CommReduce
 
 
 def schedule_rest(mod: tvm.IRModule, cpu: Cpu) -> tvm.IRModule:
