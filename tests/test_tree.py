@@ -23,9 +23,10 @@ LAYERS = [
     ["xframe.files", "xframe.registry", "xframe.protocols", "xframe.environment"],
     ["xframe.zoo", "xframe.artifact"],
     ["xframe.worker"],
-    ["xframe.equivalence", "xframe.lowering", "xframe.frameworks", "xframe.planning"],
-    ["xframe.backends", "xframe.exports", "xframe.subject", "xframe.measure", "xframe.available"],
-    ["xframe.store"],
+    ["xframe.equivalence"],
+    ["xframe.lowering", "xframe.frameworks"],
+    ["xframe.planning", "xframe.backends", "xframe.exports", "xframe.subject", "xframe.measure", "xframe.available"],
+    ["xframe.store", "xframe.analysis"],
     ["xframe.comparison", "xframe.report"],
     ["xframe.cli"],
 ]
