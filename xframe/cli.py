@@ -47,6 +47,14 @@ Lowerings = Annotated[
     ),
 ]
 Fallback = Annotated[str | None, typer.Option(metavar="NAME", help="Lowering where the asked one refuses a site.")]
+ErrorBudget = Annotated[
+    float | None,
+    typer.Option(
+        metavar="X",
+        help="Largest predicted error of a convolution relative to the RMS of its output: what tiles may be chosen,"
+        " for tvm. 1e-3 by default.",
+    ),
+]
 Device = Annotated[str, typer.Option(metavar="cpu|cuda[:N]", help="Device to run on.")]
 Batches = Annotated[str | None, typer.Option("--batch", metavar="1,16", help="Batch sizes; 1, or the file's own.")]
 Threads = Annotated[str | None, typer.Option("--threads", metavar="2,1", help="Thread counts; all CPUs by default.")]
@@ -66,6 +74,7 @@ def compare(
     backend: Backends = "native,ort,tvm",
     lowering: Lowerings = None,
     fallback: Fallback = None,
+    error_budget: ErrorBudget = None,
     device: Device = "cpu",
     batch: Batches = None,
     threads: Threads = None,
@@ -84,6 +93,7 @@ def compare(
         runners=_names("backend", backend) or (),
         lowerings=_names("lowering", lowering),
         fallback=fallback,
+        error_budget=error_budget,
         device=device,
         batches=_numbers("batch", batch),
         threads=_numbers("threads", threads),
@@ -100,6 +110,7 @@ def run(
     backend: Annotated[str, typer.Option(metavar="NAME", help="native, ort or tvm.")] = "tvm",
     lowering: Annotated[str, typer.Option(metavar="NAME", help="auto, a lowering, or plan.json.")] = "auto",
     fallback: Fallback = None,
+    error_budget: ErrorBudget = None,
     device: Device = "cpu",
     batch: Annotated[int | None, typer.Option(help="Batch size; 1, or the file's own.")] = None,
     threads: Annotated[int | None, typer.Option(help="Threads; all CPUs by default.")] = None,
@@ -121,6 +132,7 @@ def run(
         runners=(backend,),
         lowerings=(lowering,),
         fallback=fallback,
+        error_budget=error_budget,
         device=device,
         batches=() if batch is None else (batch,),
         threads=() if threads is None else (threads,),

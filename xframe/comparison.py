@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,7 @@ from xframe.measure import Budget, Job, measure
 from xframe.registry import BACKENDS, FRAMEWORKS, LOWERINGS, Row, resolve
 from xframe.store import SCHEMA, Run
 from xframe.subject import Subject, is_file
-from xframe.types import Artifact, Case, Device, Measurement, Outcome, Plan
+from xframe.types import ERROR_BUDGET, Artifact, Case, Device, Measurement, Outcome, Plan
 from xframe.worker.alone import without_frameworks
 
 NATIVE, AUTO = "native", planning.AUTO
@@ -53,6 +54,8 @@ class Request:
         every lowering, with the fallback ``direct`` implied.
     fallback
         Lowering for the sites that the asked one refuses; None: such a row is UNSUPPORTED.
+    error_budget
+        See ``xframe.types.Plan``; None: the default, or that of a plan's file.
     batches
         Empty: 1, or the file's own.
     threads
@@ -66,6 +69,7 @@ class Request:
     runners: tuple[str, ...] = (NATIVE, *BACKENDS)
     lowerings: tuple[str, ...] | None = None
     fallback: str | None = None
+    error_budget: float | None = None
     device: str = "cpu"
     batches: tuple[int, ...] = ()
     threads: tuple[int, ...] = ()
@@ -86,6 +90,8 @@ class Request:
                 raise UsageError(f"--{what} {min(values)} makes no sense: it must be at least 1")
         if self.seed < 0:
             raise UsageError(f"--seed {self.seed} makes no sense: it must be at least 0")
+        if self.error_budget is not None and not 0 < self.error_budget < math.inf:
+            raise UsageError(f"--error-budget {self.error_budget:g} makes no sense: it must be above 0, like 1e-4")
         if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
             raise UsageError(f"unknown device {self.device!r}: there are cpu, cuda and cuda:<number>")
         frameworks = tuple(FRAMEWORKS) if self.frameworks is None else self.frameworks
@@ -104,6 +110,8 @@ class Request:
             lowerings, fallback = (AUTO, *LOWERINGS), fallback or IMPLIED_FALLBACK
         elif PLANNED not in runners and set(lowerings) != {AUTO}:
             raise UsageError(f"--lowering needs --backend {PLANNED}: other runners pick their convolutions themselves")
+        if PLANNED not in runners and self.error_budget is not None:
+            raise UsageError(f"--error-budget needs --backend {PLANNED}: other runners choose without it")
         return replace(
             self,
             frameworks=frameworks,
@@ -205,13 +213,15 @@ def _batches(asked: Request, subject: Subject) -> tuple[int, ...]:
 
 
 def _cases(asked: Request, model: str) -> Iterator[Case]:
-    """Every row asked for, in the order of the result; plans carry their label alone, artifacts are to come."""
+    """Every row asked for, in the order of the result; plans have no sites yet, artifacts are to come."""
+    budget = asked.error_budget or ERROR_BUDGET
     for batch in asked.batches:
         for threads in asked.threads:
             for framework in asked.frameworks or (None,):
                 for runner in asked.runners:
                     for label in (asked.lowerings or ()) if runner == PLANNED else (AUTO,):
-                        yield Case(model, framework, runner, Plan(label), asked.device, batch, threads)
+                        plan = Plan(label, error_budget=budget)
+                        yield Case(model, framework, runner, plan, asked.device, batch, threads)
 
 
 def _measured(
@@ -259,7 +269,7 @@ def _ready(case: Case, artifacts: dict[str | None, Artifact | XframeError], aske
     if isinstance(found, XframeError):
         raise found
     sites = [site for _, site in found.conv_sites]
-    plan = planning.plan(case.plan.label, sites, _device(case.device), asked.fallback)
+    plan = planning.plan(case.plan.label, sites, _device(case.device), asked.fallback, asked.error_budget)
     return replace(case, artifact=found, plan=plan)
 
 

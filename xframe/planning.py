@@ -6,18 +6,26 @@ from collections.abc import Iterable
 
 from xframe import registry
 from xframe.errors import Unsupported, UsageError
-from xframe.types import ConvSite, Device, Plan
+from xframe.lowering.variants import refusal
+from xframe.types import ERROR_BUDGET, ConvSite, Device, Plan
 
 AUTO = "auto"
 
 
-def plan(label: str, sites: Iterable[ConvSite], device: Device, fallback: str | None = None) -> Plan:
+def plan(
+    label: str,
+    sites: Iterable[ConvSite],
+    device: Device,
+    fallback: str | None = None,
+    error_budget: float | None = None,
+) -> Plan:
     """The plan for ``label``: ``auto``, a lowering's name, or the path of a plan's JSON file.
 
     Parameters
     ----------
     sites : all convolutions of the network; equal ones are planned once.
     fallback : lowering for the sites that the asked one refuses; the plan records them with the reason.
+    error_budget : see ``Plan``; None: that of the plan's file, or else ``ERROR_BUDGET``.
 
     Raises
     ------
@@ -32,26 +40,28 @@ def plan(label: str, sites: Iterable[ConvSite], device: Device, fallback: str | 
     if label == AUTO:
         return Plan(AUTO)
     if label.endswith(".json"):
-        return _from_file(label, sites)
+        return _from_file(label, sites, error_budget)
+    budget = error_budget or ERROR_BUDGET
     name = registry.resolve(registry.LOWERINGS, label, "lowering")
     chosen = registry.load(registry.LOWERINGS, name)
-    refused = {s: why for s in sites if (why := chosen.refuses(s, device))}
+    refused = {s: why for s in sites if (why := refusal(chosen, s, device, budget))}
     if refused and fallback is None:
-        reasons = "; ".join(f"{site.key}: {why}" for site, why in refused.items())
+        why = "; ".join(f"{site.key}: {why}" for site, why in refused.items())
         raise Unsupported(
-            f"{name} refuses {len(refused)} of {len(sites)} convolutions ({reasons}); "
+            f"{name} refuses {len(refused)} of {len(sites)} convolutions ({why}); "
             "name another lowering for those with --fallback"
         )
     second = registry.resolve(registry.LOWERINGS, fallback, "lowering") if refused and fallback else ""
     for site in refused:
-        why = registry.load(registry.LOWERINGS, second).refuses(site, device)
+        why = refusal(registry.load(registry.LOWERINGS, second), site, device, budget)
         if why:
             raise Unsupported(f"both {name} and its fallback {second} refuse {site.key}: {refused[site]}; {why}")
     lowerings = tuple((s, second if s in refused else name) for s in sites)
-    return Plan(name, lowerings, tuple((s, f"{second}, because {name} refuses: {why}") for s, why in refused.items()))
+    reasons = tuple((s, f"{second}, because {name} refuses: {why}") for s, why in refused.items())
+    return Plan(name, lowerings, reasons, budget)
 
 
-def _from_file(path: str, sites: list[ConvSite]) -> Plan:
+def _from_file(path: str, sites: list[ConvSite], error_budget: float | None) -> Plan:
     try:
         with open(path, encoding="utf-8") as f:
             data = json.load(f)
@@ -67,4 +77,5 @@ def _from_file(path: str, sites: list[ConvSite]) -> Plan:
     missing = [s.key for s in sites if s not in named]
     if missing:
         raise UsageError(f"the plan {path} names no lowering for {', '.join(missing)}")
-    return Plan(given.label, tuple((s, named[s]) for s in sites), given.fallback)
+    lowerings = tuple((s, named[s]) for s in sites)
+    return Plan(given.label, lowerings, given.fallback, error_budget or given.error_budget)

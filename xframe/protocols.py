@@ -4,9 +4,9 @@ Arrays cross these contracts as float32 numpy arrays; images are NCHW on the fra
 artifact's own declared layout on the backend side (the worker converts, outside any timed region).
 """
 
-from typing import Any, FrozenSet, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, FrozenSet, List, Mapping, Optional, Sequence
 
-from xframe.types import Artifact, ConvSite, Device, Kernel, ModelSpec, Plan, Rounding, SiteRecord
+from xframe.types import Artifact, ConvSite, Device, Kernel, ModelSpec, Plan, SiteRecord
 
 try:
     from typing import Protocol
@@ -61,6 +61,7 @@ class Backend(Protocol):
 
 class Lowering(Protocol):
     """One convolution algorithm. ``cpu`` is a ``xframe.lowering.target.Cpu``: the vectors and caches to write for.
+    A ``variant`` is a ``xframe.lowering.variants.Variant``: a site and, say, a tile size, with its rounding and work.
 
     ``parts``: roles of stages and names of blocks that tell its kernels from those of the other algorithms; the proof
     that a plan was honoured looks for them.
@@ -69,11 +70,11 @@ class Lowering(Protocol):
     name: str
     parts: FrozenSet[str]
 
-    def refuses(self, site: ConvSite, device: Device) -> Optional[str]:
+    def refuses(self, site: ConvSite, device: Optional[Device]) -> Optional[str]:
         """Why this algorithm can't do ``site`` on ``device``, in words; None when it can."""
 
-    def rounding(self, site: ConvSite, cpu: Any) -> Tuple[str, Rounding]:
-        """The variant it takes, e.g. ``F(4,3)`` or ``""``, and how that rounds."""
+    def variants(self, site: ConvSite) -> Sequence[Any]:
+        """The ways it can do a ``site`` that it does not refuse, at least one."""
 
-    def define(self, site: ConvSite, weight: Any, bias: Any, relu: bool, layout: str, cpu: Any) -> List[Any]:
+    def define(self, variant: Any, weight: Any, bias: Any, relu: bool, layout: str, cpu: Any) -> List[Any]:
         """Its ``xframe.lowering.stage.Stage``s, from an image in ``layout`` and an OIHW weight to an NHWC image."""

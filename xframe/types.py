@@ -207,17 +207,23 @@ class Device:
     index: int = 0
 
 
+#: Error budget unless another is asked for: above the prediction of every variant up to 3000 input channels.
+ERROR_BUDGET = 1e-3
+
+
 @dataclass(frozen=True)
 class Plan:
     """Which lowering each convolution site must use; empty leaves the choice to the backend.
 
     ``label`` is what the user asked for (``auto``, ``winograd``, ...); ``fallback`` tells, for each site that the asked
-    lowering refused, why.
+    lowering refused, why. ``error_budget``: the predicted error of each site's own rounding, relative to the RMS of its
+    output (``xframe.equivalence.bounds.predicted``), must not be above it.
     """
 
     label: str = "auto"
     lowerings: Tuple[Tuple[ConvSite, str], ...] = ()
     fallback: Tuple[Tuple[ConvSite, str], ...] = ()
+    error_budget: float = ERROR_BUDGET
 
     def __getitem__(self, site: ConvSite) -> Optional[str]:
         return dict(self.lowerings).get(site)
@@ -227,12 +233,14 @@ class Plan:
             "label": self.label,
             "lowerings": {s.key: low for s, low in self.lowerings},
             "fallback": {s.key: why for s, why in self.fallback},
+            "error_budget": self.error_budget,
         }
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> "Plan":
         low = tuple((ConvSite.parse(k), v) for k, v in data["lowerings"].items())
-        return Plan(data["label"], low, tuple((ConvSite.parse(k), v) for k, v in data.get("fallback", {}).items()))
+        fallback = tuple((ConvSite.parse(k), v) for k, v in data.get("fallback", {}).items())
+        return Plan(data["label"], low, fallback, float(data.get("error_budget", ERROR_BUDGET)))
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def test_a_lowering_that_silently_does_another_is_caught(model, monkeypatch):
 @pytest.mark.parametrize(("claimed", "real"), [(Winograd, Direct), (Fft, Gemm), (Gemm, Direct), (Direct, Winograd)])
 def test_a_label_proves_nothing(model, monkeypatch, claimed, real):
     """Planted: a lowering that does another one's computation under its own name."""
-    monkeypatch.setattr(claimed, "define", lambda self, *args: real().define(*args))
+    monkeypatch.setattr(claimed, "define", lambda self, v, *args: real().define(real().variants(v.site)[0], *args))
     with pytest.raises(NotHonoured, match=f"{claimed.name} was forced at .* the kernels there have"):
         pipeline.forced(model, everywhere(claimed.name, SITE), HOST)
 
@@ -83,13 +83,14 @@ def test_a_refusing_lowering_is_asked_again():
 def test_algorithms_are_what_they_say():
     """Structure, not names: a column matrix only in gemm, as many products as the transform has frequencies."""
     _, w, b = conv_data(SITE, 0)
-    stages = {s.role: s for s in Winograd().define(SITE, w, b, True, "NHWC", HOST)}
-    detail, rounding = Winograd().rounding(SITE, HOST)
-    m = int(detail[2])
-    assert stages["product"].shape[0] == (m + 2) ** 2
-    assert rounding.growth > 1
-    assert rounding.reach == (m - 1, m - 1)
-    assert "column" not in str(Direct().define(SITE, w, b, True, "NHWC", HOST)[-1].scheduled())
+    for variant in Winograd().variants(SITE):
+        stages = {s.role: s for s in Winograd().define(variant, w, b, True, "NHWC", HOST)}
+        m = int(variant.detail[2])
+        assert stages["product"].shape[0] == (m + 2) ** 2
+        assert variant.rounding.growth > 1
+        assert variant.rounding.reach == (m - 1, m - 1)
+    (variant,) = Direct().variants(SITE)
+    assert "column" not in str(Direct().define(variant, w, b, True, "NHWC", HOST)[-1].scheduled())
 
 
 def test_stock_lifts_its_weights_and_agrees(model):

@@ -64,7 +64,8 @@ class Tvm:
 
     def _key(self, artifact: Artifact, plan: Plan, threads: int) -> str:
         """What the compiled code depends on: graph, plan, TVM, our own sources, and this machine's processor."""
-        parts = [artifact.sha256, json.dumps(plan.to_json()["lowerings"], sort_keys=True), self.version, _processor()]
+        choices = {k: v for k, v in plan.to_json().items() if k in ("lowerings", "error_budget")}
+        parts = [artifact.sha256, json.dumps(choices, sort_keys=True), self.version, _processor()]
         digest = hashlib.sha256("\n".join([*parts, str(threads)]).encode())
         sources = Path(__file__).parent.parent / "lowering"
         for source in (Path(__file__), *sorted(sources.glob("*.py"))):

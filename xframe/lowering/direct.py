@@ -6,6 +6,7 @@ from tvm import te
 from xframe.lowering.padding import pad_stage
 from xframe.lowering.stage import Stage, Tile, activate, clear_product, kernel_runs, packed, pad_to, tile_product
 from xframe.lowering.target import Cpu
+from xframe.lowering.variants import Variant
 from xframe.types import ConvSite, Device, Rounding
 
 
@@ -18,15 +19,16 @@ class Direct:
     def refuses(self, site: ConvSite, device: Device) -> str | None:
         return None
 
-    def define(self, site: ConvSite, weight: np.ndarray, bias: np.ndarray, relu: bool, layout: str, cpu: Cpu):
+    def define(self, variant: Variant, weight: np.ndarray, bias: np.ndarray, relu: bool, layout: str, cpu: Cpu):
         """See ``xframe.protocols.Lowering``."""
+        site = variant.site
         if site.groups == site.in_channels == site.out_channels:
             return _depthwise(site, weight, bias, relu, layout, cpu)
         return _grouped(site, weight, bias, relu, layout, cpu)
 
-    def rounding(self, site: ConvSite, cpu: Cpu) -> tuple[str, Rounding]:
+    def variants(self, site: ConvSite) -> list[Variant]:
         """One accumulator an output, over the whole reduction."""
-        return "", Rounding(site.reduction)
+        return [Variant(site, Rounding(site.reduction))]
 
 
 def _extent(outputs: int, stride: int, kernel: int, dilation: int) -> int:

@@ -18,6 +18,7 @@ from xframe.lowering.padding import Window
 from xframe.lowering.stage import Stage, Tile, activate, clear_product, packed, pad_to, tile_product, transformed
 from xframe.lowering.straight_line import product as multiply
 from xframe.lowering.target import Cpu
+from xframe.lowering.variants import Variant
 from xframe.types import ConvSite, Device, Rounding
 
 LARGEST = 32  # of a window: straight-line code grows with its square
@@ -110,30 +111,28 @@ class Fft:
             return f"a {site.kernel[0]}x{site.kernel[1]} kernel needs windows over {LARGEST} wide"
         return None
 
-    def rounding(self, site: ConvSite, cpu: Cpu) -> tuple[str, Rounding]:
-        """The DFT keeps the energy, so nothing grows; its own sums are as long as the window."""
-        g = self._choose(site, cpu)
-        detail = f"{g.window[0]}x{g.window[1]} {'image' if g.whole else 'tiles'}"
-        return detail, Rounding(site.in_channels + 2 * sum(g.window), 1.0, (g.t[0] - 1, g.t[1] - 1))
+    def variants(self, site: ConvSite) -> list[Variant]:
+        """One for each window size, and the window that holds the whole image if it is small enough.
 
-    def _choose(self, site: ConvSite, cpu: Cpu) -> _Geometry:
-        """The window with the least estimated time (``Cpu.cost``)."""
-
-        def cost(g):
-            tiles, c, o = site.batch * g.tiles[0] * g.tiles[1], site.in_channels, site.out_channels
-            moved = 2 * 8 * g.frequencies * tiles * (c + o)
-            return cpu.cost(8 * g.frequencies * tiles * c * o, 8 * g.frequencies * c * o, moved)
-
+        The DFT keeps the energy, so nothing grows; its own sums are as long as the window.
+        """
         smallest = max(site.kernel) + 1
-        candidates = [_Geometry.tiled(site, n) for n in range(smallest + smallest % 2, LARGEST + 1, 2)]
+        windows = [_Geometry.tiled(site, n) for n in range(smallest + smallest % 2, LARGEST + 1, 2)]
         whole = _Geometry.of_whole(site)
         if max(whole.window) <= LARGEST:
-            candidates.append(whole)
-        return min(candidates, key=cost)
+            windows.append(whole)
+        found = []
+        for g in windows:
+            detail = f"{g.window[0]}x{g.window[1]} {'image' if g.whole else 'tiles'}"
+            rounding = Rounding(site.in_channels + 2 * sum(g.window), 1.0, (g.t[0] - 1, g.t[1] - 1))
+            tiles, c, o = site.batch * g.tiles[0] * g.tiles[1], site.in_channels, site.out_channels
+            flop, moved = 8 * g.frequencies * tiles * c * o, 2 * 8 * g.frequencies * tiles * (c + o)
+            found.append(Variant(site, rounding, detail, flop, 8 * g.frequencies * c * o, moved, g))
+        return found
 
-    def define(self, site: ConvSite, weight: np.ndarray, bias: np.ndarray, relu: bool, layout: str, cpu: Cpu):
+    def define(self, variant: Variant, weight: np.ndarray, bias: np.ndarray, relu: bool, layout: str, cpu: Cpu):
         """See ``xframe.protocols.Lowering``."""
-        g = self._choose(site, cpu)
+        site, g = variant.site, variant.geometry
         c, o = pad_to(site.in_channels, cpu.lanes), pad_to(site.out_channels, cpu.lanes)
         points = site.batch * g.tiles[0] * g.tiles[1]
         tile = Tile.choose(points, o, cpu, parts=2)

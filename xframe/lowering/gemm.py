@@ -6,6 +6,7 @@ from tvm import te
 from xframe.lowering.padding import pad_stage
 from xframe.lowering.stage import Stage, Tile, activate, clear_product, kernel_runs, packed, pad_to, tile_product
 from xframe.lowering.target import Cpu
+from xframe.lowering.variants import Variant
 from xframe.types import ConvSite, Device, Rounding
 
 #: Bytes of column matrix that a thread makes at a time: they are to be read back from its level-2 cache.
@@ -21,12 +22,13 @@ class Gemm:
     def refuses(self, site: ConvSite, device: Device) -> str | None:
         return None
 
-    def rounding(self, site: ConvSite, cpu: Cpu) -> tuple[str, Rounding]:
+    def variants(self, site: ConvSite) -> list[Variant]:
         """One accumulator an output, over the whole reduction."""
-        return "im2col", Rounding(site.reduction)
+        return [Variant(site, Rounding(site.reduction), "im2col")]
 
-    def define(self, site: ConvSite, weight: np.ndarray, bias: np.ndarray, relu: bool, layout: str, cpu: Cpu):
+    def define(self, variant: Variant, weight: np.ndarray, bias: np.ndarray, relu: bool, layout: str, cpu: Cpu):
         """See ``xframe.protocols.Lowering``."""
+        site = variant.site
         n, g, (oh, ow), (kh, kw) = site.batch, site.groups, site.out_hw, site.kernel
         (sh, sw), (dh, dw) = site.stride, site.dilation
         c, ic, oc = site.in_channels, site.in_channels // g, site.out_channels // g

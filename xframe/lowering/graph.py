@@ -17,6 +17,7 @@ from tvm import relax, tirx
 from xframe.errors import Unsupported
 from xframe.lowering.stage import Stage
 from xframe.lowering.target import Cpu
+from xframe.lowering.variants import choose, refusal
 from xframe.types import ConvSite, Plan, SiteRecord
 
 #: PrimFunc attributes that tie a kernel to its convolution; the proof that a plan was honoured reads them.
@@ -166,14 +167,14 @@ class Graph:
         if chosen is None:
             raise Unsupported(f"the plan {self.plan.label!r} names no lowering for convolution {site.key}")
         lowering = self.lowerings[chosen]
-        reason = lowering.refuses(site, None)
+        reason = refusal(lowering, site, None, self.plan.error_budget)
         if reason:
             raise Unsupported(f"{chosen} refuses {site.key}: {reason}")
         name = f"conv{len(self.sites) + 1}"
-        detail, rounding = lowering.rounding(site, self.cpu)
-        self.sites.append(SiteRecord(site, name, chosen, None, detail, rounding))
+        variant = choose(lowering, site, self.cpu, self.plan.error_budget)
+        self.sites.append(SiteRecord(site, name, chosen, None, variant.detail, variant.rounding))
         layout = "NHWC" if x.nhwc else "NCHW"
-        stages = lowering.define(site, weight, bias, relu, layout, self.cpu)
+        stages = lowering.define(variant, weight, bias, relu, layout, self.cpu)
         attrs = {SITE: site.key, LOWERING: chosen}
         y = self.stages(x.expr if x.nhwc else self.plain(x), stages, f"{name}_{chosen}", attrs)
         return Value(self.reshape(y, (site.batch, *site.out_hw, site.out_channels)), nhwc=True)

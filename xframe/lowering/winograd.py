@@ -18,6 +18,7 @@ from xframe.lowering.padding import Window
 from xframe.lowering.stage import Stage, Tile, activate, clear_product, packed, pad_to, tile_product, transformed
 from xframe.lowering.straight_line import product as multiply
 from xframe.lowering.target import Cpu
+from xframe.lowering.variants import Variant
 from xframe.types import ConvSite, Device, Rounding
 
 #: Finite interpolation points in the order of use; the last point is at infinity. Pairs of opposite points let the
@@ -107,30 +108,26 @@ class Winograd:
             return f"a {site.kernel[0]}x{site.kernel[1]} kernel needs tiles over {LARGEST} wide, too inexact in float32"
         return None
 
-    def rounding(self, site: ConvSite, cpu: Cpu) -> tuple[str, Rounding]:
-        """Sums run over channels; both transforms add their few terms; the transforms enlarge what is there."""
-        geometry = self._choose(site, cpu)
-        amount = growth(geometry.m[0], geometry.r[0]) * growth(geometry.m[1], geometry.r[1])
-        (mh, mw), (rh, rw) = geometry.m, geometry.r
-        detail = f"F({mh},{rh})" if (mh, rh) == (mw, rw) else f"F({mh}x{mw},{rh}x{rw})"
-        length = site.in_channels + 2 * sum(geometry.a)
-        return detail, Rounding(length, amount, (mh - 1, mw - 1))
+    def variants(self, site: ConvSite) -> list[Variant]:
+        """One for each tile size.
 
-    def _choose(self, site: ConvSite, cpu: Cpu) -> _Geometry:
-        """The tile with the least estimated time (``Cpu.cost``)."""
-
-        def cost(m):
+        Sums run over channels; both transforms add their few terms; the transforms enlarge what is there.
+        """
+        found = []
+        for m in range(2, LARGEST - max(site.kernel) + 2):
             t = _Geometry.of(site, m)
+            (mh, mw), (rh, rw) = t.m, t.r
+            detail = f"F({mh},{rh})" if (mh, rh) == (mw, rw) else f"F({mh}x{mw},{rh}x{rw})"
+            rounding = Rounding(site.in_channels + 2 * sum(t.a), growth(mh, rh) * growth(mw, rw), (mh - 1, mw - 1))
             frequencies, tiles = t.a[0] * t.a[1], site.batch * t.tiles[0] * t.tiles[1]
             c, o = site.in_channels, site.out_channels
-            moved = 2 * 4 * frequencies * tiles * (c + o)
-            return cpu.cost(2 * frequencies * tiles * c * o, 4 * frequencies * c * o, moved)
+            flop, moved = 2 * frequencies * tiles * c * o, 2 * 4 * frequencies * tiles * (c + o)
+            found.append(Variant(site, rounding, detail, flop, 4 * frequencies * c * o, moved, t))
+        return found
 
-        return _Geometry.of(site, min(range(2, LARGEST - max(site.kernel) + 2), key=cost))
-
-    def define(self, site: ConvSite, weight: np.ndarray, bias: np.ndarray, relu: bool, layout: str, cpu: Cpu):
+    def define(self, variant: Variant, weight: np.ndarray, bias: np.ndarray, relu: bool, layout: str, cpu: Cpu):
         """See ``xframe.protocols.Lowering``."""
-        t = self._choose(site, cpu)
+        site, t = variant.site, variant.geometry
         c, o = pad_to(site.in_channels, cpu.lanes), pad_to(site.out_channels, cpu.lanes)
         frequencies, points = t.a[0] * t.a[1], site.batch * t.tiles[0] * t.tiles[1]
         height, width = ((n - 1) * m + a for n, m, a in zip(t.tiles, t.m, t.a, strict=True))

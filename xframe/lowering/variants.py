@@ -1,0 +1,53 @@
+"""The ways in which a lowering can do a site, and the choice among them: the fastest within the error budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from xframe.equivalence.bounds import predicted
+from xframe.protocols import Lowering
+from xframe.types import ConvSite, Device, Rounding
+
+if TYPE_CHECKING:
+    from xframe.lowering.target import Cpu
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to do ``site``, e.g. with one tile size.
+
+    ``detail`` names it; ``flop``, ``memory_bytes`` (constants) and ``cache_bytes`` (temporaries) are its work, as
+    ``Cpu.cost`` counts it; ``geometry`` is its lowering's own affair.
+    """
+
+    site: ConvSite
+    rounding: Rounding
+    detail: str = ""
+    flop: float = 0.0
+    memory_bytes: float = 0.0
+    cache_bytes: float = 0.0
+    geometry: Any = None
+
+    @property
+    def error(self) -> float:
+        """Largest error to expect, relative to the RMS of the site's output (``equivalence.bounds.predicted``)."""
+        return predicted(self.rounding)
+
+
+def refusal(lowering: Lowering, site: ConvSite, device: Device | None, budget: float) -> str | None:
+    """Why ``lowering`` can't do ``site`` on ``device`` with an error of at most ``budget``, in words."""
+    reason = lowering.refuses(site, device)
+    if reason:
+        return reason
+    best = min(lowering.variants(site), key=lambda v: v.error)
+    if best.error <= budget:
+        return None
+    what = f"its most exact variant, {best.detail}," if best.detail else "it"
+    return f"{what} may err by {best.error:.1e} of the output's RMS, and the error budget is {budget:g}"
+
+
+def choose(lowering: Lowering, site: ConvSite, cpu: Cpu, budget: float) -> Variant:
+    """The variant with the least estimated time (``Cpu.cost``) of those within ``budget``; there must be one."""
+    within = [v for v in lowering.variants(site) if v.error <= budget]
+    return min(within, key=lambda v: cpu.cost(v.flop, v.memory_bytes, v.cache_bytes))
