@@ -26,7 +26,7 @@ LAYERS = [
     ["xframe.equivalence"],
     ["xframe.lowering", "xframe.frameworks"],
     ["xframe.planning", "xframe.backends", "xframe.exports", "xframe.subject", "xframe.measure", "xframe.available"],
-    ["xframe.store"],
+    ["xframe.store", "xframe.analysis"],
     ["xframe.comparison", "xframe.report"],
     ["xframe.cli"],
 ]
