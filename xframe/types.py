@@ -11,12 +11,14 @@ from typing import Any, Dict, Mapping, Optional, Tuple
 #: Layer operators and the attributes each takes. The list is closed: a framework is one mapping table over it.
 #: ``kernel``, ``stride`` and ``dilation`` are (height, width); ``pads`` is (top, left, bottom, right).
 #: ``lrn``: y = x / (bias + alpha/size * sum(x^2 over `size` channels)) ** beta (the ONNX and Caffe convention).
+#: ``relu6``: y = min(max(x, 0), 6).
 #: ``avgpool`` does not count padding. Every ``conv`` and ``fc`` has a bias. ``dropout`` is the identity in inference.
 OPS: Dict[str, Tuple[str, ...]] = {
     "conv": ("out", "kernel", "stride", "pads", "dilation", "groups"),
     "fc": ("out",),
     "batchnorm": ("epsilon",),
     "relu": (),
+    "relu6": (),
     "maxpool": ("kernel", "stride", "pads"),
     "avgpool": ("kernel", "stride", "pads"),
     "lrn": ("size", "alpha", "beta", "bias"),

@@ -35,6 +35,8 @@ def _layer(item, w, xs):
             return x * a[:, None, None] + (w["shift"] - w["mean"] * a)[:, None, None]
         case "relu":
             return x.clamp(min=0)
+        case "relu6":
+            return x.clamp(0, 6)
         case "maxpool":
             return F.max_pool2d(_pool(item, x, float("-inf")), item["kernel"], item["stride"])
         case "avgpool":

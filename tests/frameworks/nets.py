@@ -15,7 +15,7 @@ EVERY = ModelSpec(
         layer("p1", "maxpool", kernel=3, stride=2, pads=(0, 1, 1, 0)),
         layer("c2", "conv", out=12, kernel=3, pads=2, dilation=2, groups=4),
         layer("b2", "batchnorm", epsilon=1e-3),
-        layer("r2", "relu"),
+        layer("r2", "relu6"),
         layer("c3", "conv", "p1", out=12, kernel=1),
         layer("sum", "add", ("r2", "c3")),
         layer("v", "avgpool", "sum", kernel=3, pads=1),
@@ -44,6 +44,9 @@ TRAPS = {
     "average at the rim": ModelSpec("rim", (3, 8, 7), (layer("p", "avgpool", kernel=3, stride=2, pads=1),)),
     "average, wide rim": ModelSpec("wider", (3, 8, 7), (layer("p", "avgpool", kernel=3, pads=(2, 0, 1, 2)),)),
     "lrn of few channels": ModelSpec("lrn", (3, 5, 4), (layer("n", "lrn", size=7, alpha=3.0, beta=0.5, bias=1.0),)),
+    "relu6 of what is above 6": ModelSpec(
+        "six", (3, 8, 7), (_C, layer("more", "add", ("c",) * 8), layer("r", "relu6"))
+    ),
     "batchnorm": ModelSpec("bn", (5, 5, 4), (layer("b", "batchnorm", epsilon=0.1),)),
     "softmax of an image": ModelSpec("soft", (5, 4, 3), (layer("s", "softmax"),)),
     "flatten out": ModelSpec("flat", (3, 9, 7), (_C, layer("f", "flatten"))),

@@ -9,7 +9,7 @@ from onnx import helper
 from onnx.backend.test.case.node import collect_testcases
 
 from tests.lowering.networks import HOST, everywhere, network, run
-from xframe import artifact
+from xframe import artifact, registry
 from xframe.equivalence.reference import Reference
 from xframe.equivalence.verdict import judge
 from xframe.errors import Unsupported
@@ -25,12 +25,11 @@ def planned(model, lowering="direct") -> Plan:
     class Any:
         label = lowering
         lowerings: tuple = ()
+        error_budget = Plan.error_budget
 
         def __getitem__(self, site):
             self.lowerings = (*self.lowerings, (site, lowering))
             return lowering
-
-    from xframe import registry
 
     plan = Any()
     Graph(model, plan, {lowering: registry.load(registry.LOWERINGS, lowering)}, HOST, OPERATORS).lower()
@@ -180,6 +179,31 @@ def test_batchnorm_and_relu_are_folded_into_the_convolution(tmp_path):
     mod, _, _ = pipeline.forced(model, planned(model), HOST)
     assert len(built.sites) == 1
     assert kernels(mod) == {"conv1_direct_pad", "conv1_direct_product", "transpose"}  # its output is NCHW
+
+
+@pytest.mark.parametrize("lowering", registry.LOWERINGS)
+def test_relu6_is_folded_into_the_convolution(lowering, tmp_path):
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], kernel_shape=[3, 3]),
+        helper.make_node("Clip", ["c", "zero", "six"], ["y"]),
+    ]
+    constants = {"w": weights(16, 16, 3, 3), "zero": np.float32(0), "six": np.float32(6)}
+    model = network(nodes, {"x": (1, 16, 6, 8)}, {"y": (1, 16, 4, 6)}, constants)
+    built = check(tmp_path, model, lowering)
+    (y,) = run(built, [weights(1, 16, 6, 8, seed=1) * 10])
+    assert {0, 6} < set(y.flat)  # it cuts at both ends
+    mod, _, _ = pipeline.forced(model, planned(model, lowering), HOST)
+    assert all(name.startswith("conv1") for name in kernels(mod) - {"transpose"})
+
+
+@pytest.mark.parametrize("bounds", [(-1, 6), (0, -1)])
+def test_any_other_clip_is_an_operator_of_its_own(bounds, tmp_path):
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], kernel_shape=[3, 3]),
+        helper.make_node("Clip", ["c", "low", "high"], ["y"]),
+    ]
+    constants = {"w": weights(8, 16, 3, 3), "low": np.float32(bounds[0]), "high": np.float32(bounds[1])}
+    check(tmp_path, network(nodes, {"x": (1, 16, 6, 8)}, {"y": (1, 8, 4, 6)}, constants))
 
 
 def test_a_convolution_that_two_read_keeps_its_value(tmp_path):

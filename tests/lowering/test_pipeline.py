@@ -1,5 +1,7 @@
 """The proof that a plan was honoured, and the faults that it must catch."""
 
+import math
+
 import numpy as np
 import pytest
 from onnx import helper
@@ -84,13 +86,13 @@ def test_algorithms_are_what_they_say():
     """Structure, not names: a column matrix only in gemm, as many products as the transform has frequencies."""
     _, w, b = conv_data(SITE, 0)
     for variant in Winograd().variants(SITE):
-        stages = {s.role: s for s in Winograd().define(variant, w, b, True, "NHWC", HOST)}
+        stages = {s.role: s for s in Winograd().define(variant, w, b, math.inf, "NHWC", HOST)}
         m = int(variant.detail[2])
         assert stages["product"].shape[0] == (m + 2) ** 2
         assert variant.rounding.growth > 1
         assert variant.rounding.reach == (m - 1, m - 1)
     (variant,) = Direct().variants(SITE)
-    assert "column" not in str(Direct().define(variant, w, b, True, "NHWC", HOST)[-1].scheduled())
+    assert "column" not in str(Direct().define(variant, w, b, math.inf, "NHWC", HOST)[-1].scheduled())
 
 
 def test_stock_lifts_its_weights_and_agrees(model):

@@ -129,6 +129,8 @@ def _from_layer(item: Layer, inputs: tuple[str, ...]) -> Node:
         op, weights = "BatchNormalization", ("scale", "shift", "mean", "var")
     elif item.op in ("maxpool", "avgpool"):
         op, attrs = {"maxpool": "MaxPool", "avgpool": "AveragePool"}[item.op], shape
+    elif item.op == "relu6":
+        op, attrs = "Clip", {"min": 0.0, "max": 6.0}
     else:
         op = {
             "relu": "Relu",

@@ -95,7 +95,7 @@ def absorbed_flattens(spec: ModelSpec) -> dict[str, str]:
         source = sources[item.name][0]
         if item.op == "flatten" and ops.get(source) != "flatten":
             origin[item.name] = item.name
-        elif item.op in ("dropout", "relu") and source in origin:
+        elif item.op in ("dropout", "relu", "relu6") and source in origin:
             origin[item.name] = origin[source]
         for s in sources[item.name]:
             if s in origin and origin.get(item.name) != origin[s]:

@@ -63,6 +63,7 @@ OPS: dict[str, Callable[..., Any]] = {
     "fc": lambda item, w, x: x @ w["weight"] + w["bias"],
     "batchnorm": _batchnorm,
     "relu": lambda item, w, x: jax.nn.relu(x),
+    "relu6": lambda item, w, x: lax.clamp(0.0, x, 6.0),
     "maxpool": lambda item, w, x: _pool(item, x, -jnp.inf, lax.max),
     "avgpool": _avgpool,
     "lrn": _lrn,

@@ -93,6 +93,10 @@ def _cast(g: Graph, eqn: Any, x: Tensor) -> Tensor:
     return x if to == x.dtype else _out(eqn, g.add("Cast", x.name, to=helper.np_dtype_to_tensor_dtype(to)), x.perm)
 
 
+def _clamp(g: Graph, eqn: Any, low: Value, x: Tensor, high: Value) -> Tensor:
+    return _out(eqn, g.add("Clip", x.name, g.plain(low), g.plain(high)), x.perm)
+
+
 def _conv(g: Graph, eqn: Any, x: Value, w: Value) -> Tensor:
     p, dims = eqn.params, eqn.params["dimension_numbers"]
     if set(p["lhs_dilation"]) != {1} or p["batch_group_count"] != 1:
@@ -207,6 +211,7 @@ PRIMITIVES: dict[str, Callable[..., Value]] = {
     "rsqrt": _rsqrt,
     **dict.fromkeys(("copy", "copy_p", "stop_gradient", "optimization_barrier"), _same),
     "convert_element_type": _cast,
+    "clamp": _clamp,
     "conv_general_dilated": _conv,
     "reduce_window_max": _pool("MaxPool"),
     "reduce_window_sum": _pool("AveragePool"),

@@ -88,6 +88,7 @@ MODULES: dict[str, Callable[[Layer, tuple[int, ...]], nn.Module]] = {
     "fc": lambda item, shape: nn.Linear(shape[1], item["out"], device="meta"),
     "batchnorm": lambda item, shape: nn.BatchNorm2d(shape[1], item["epsilon"]),
     "relu": lambda item, shape: nn.ReLU(),
+    "relu6": lambda item, shape: nn.ReLU6(),
     "maxpool": _maxpool,
     "avgpool": _avgpool,
     "lrn": lambda item, shape: nn.LocalResponseNorm(item["size"], item["alpha"], item["beta"], item["bias"]),
@@ -121,7 +122,7 @@ def module(spec: ModelSpec, weights: Mapping[str, Any]) -> nn.Module:
     for item in spec.layers:
         source = sources[item.name][0]
         made = modules[item.name] = MODULES[item.op](item, shapes[source])
-        if isinstance(made, nn.ReLU):
+        if isinstance(made, nn.ReLU | nn.ReLU6):
             made.inplace = ops.get(source) in _FRESH and reads.count(source) == 1
         target = made.inner if isinstance(made, _Padded) else made
         for part, attribute in _PARAMETERS.items():

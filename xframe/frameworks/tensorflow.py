@@ -80,6 +80,7 @@ OPS: dict[str, Callable[..., Any]] = {
     "fc": lambda item, w, x: tf.nn.bias_add(tf.matmul(x, w[f"{item.name}.weight"]), w[f"{item.name}.bias"]),
     "batchnorm": _batchnorm,
     "relu": lambda item, w, x: tf.nn.relu(x),
+    "relu6": lambda item, w, x: tf.nn.relu6(x),
     "maxpool": _maxpool,
     "avgpool": _avgpool,
     "lrn": _lrn,

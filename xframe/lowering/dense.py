@@ -14,7 +14,7 @@ SMALL_BATCH, ROWS, VECTORS, DEPTH = 16, 4, 8, 256
 WEIGHTS_AHEAD, INPUTS_AHEAD = 64, 16
 
 
-def dense_stages(rows: int, weight: np.ndarray, bias: np.ndarray, relu: bool, cpu: Cpu) -> list[Stage]:
+def dense_stages(rows: int, weight: np.ndarray, bias: np.ndarray, relu: float | None, cpu: Cpu) -> list[Stage]:
     """``x @ weight + bias`` for x of (rows, inputs) and weight of (inputs, outputs), float32."""
     inputs, outputs = weight.shape
     r = rows if rows <= min(SMALL_BATCH, cpu.registers - 2) else min(rows, ROWS)

@@ -19,7 +19,7 @@ class Direct:
     def refuses(self, site: ConvSite, device: Device) -> str | None:
         return None
 
-    def define(self, variant: Variant, weight: np.ndarray, bias: np.ndarray, relu: bool, layout: str, cpu: Cpu):
+    def define(self, variant: Variant, weight: np.ndarray, bias: np.ndarray, relu: float | None, layout: str, cpu: Cpu):
         """See ``xframe.protocols.Lowering``."""
         site = variant.site
         if site.groups == site.in_channels == site.out_channels:

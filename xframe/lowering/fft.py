@@ -130,7 +130,7 @@ class Fft:
             found.append(Variant(site, rounding, detail, flop, 8 * g.frequencies * c * o, moved, g))
         return found
 
-    def define(self, variant: Variant, weight: np.ndarray, bias: np.ndarray, relu: bool, layout: str, cpu: Cpu):
+    def define(self, variant: Variant, weight: np.ndarray, bias: np.ndarray, relu: float | None, layout: str, cpu: Cpu):
         """See ``xframe.protocols.Lowering``."""
         site, g = variant.site, variant.geometry
         c, o = pad_to(site.in_channels, cpu.lanes), pad_to(site.out_channels, cpu.lanes)

@@ -26,7 +26,7 @@ class Gemm:
         """One accumulator an output, over the whole reduction."""
         return [Variant(site, Rounding(site.reduction), "im2col")]
 
-    def define(self, variant: Variant, weight: np.ndarray, bias: np.ndarray, relu: bool, layout: str, cpu: Cpu):
+    def define(self, variant: Variant, weight: np.ndarray, bias: np.ndarray, relu: float | None, layout: str, cpu: Cpu):
         """See ``xframe.protocols.Lowering``."""
         site = variant.site
         n, g, (oh, ow), (kh, kw) = site.batch, site.groups, site.out_hw, site.kernel

@@ -161,7 +161,7 @@ class Graph:
             x = self.emit(relax.call_tir(var, args, relax.TensorType(stage.shape, "float32")))
         return x
 
-    def convolve(self, x: Value, site: ConvSite, weight, bias, relu: bool) -> Value:
+    def convolve(self, x: Value, site: ConvSite, weight, bias, relu: float | None) -> Value:
         """The convolution of ``site`` by the lowering that the plan names."""
         chosen = self.plan[site]
         if chosen is None:

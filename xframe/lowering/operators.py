@@ -5,7 +5,7 @@ import math
 import numpy as np
 from tvm import relax
 
-from xframe.artifact import explicit_pads
+from xframe.artifact import attributes, explicit_pads
 from xframe.errors import Unsupported
 from xframe.lowering import shaping
 from xframe.lowering.dense import dense_stages
@@ -44,11 +44,14 @@ def conv(g: Graph, node, inputs, attrs):
 
 
 def _with_relu(g: Graph, node, make):
-    """``make(relu)`` and the name of what it makes: the Relu that alone follows ``node`` is fused into it."""
-    relu = g.follow(node.output[0], "Relu")
-    if relu is not None:
-        g.done.add(id(relu))
-    return make(relu is not None), (relu or node).output[0]
+    """``make(relu)`` and the name of its result: a Relu, or a Clip from 0 up, that alone follows ``node`` is fused."""
+    relu, clip = (g.follow(node.output[0], op) for op in ("Relu", "Clip"))
+    low, top = _bounds(clip, [g.values.get(i) for i in clip.input[1:]]) if clip else (0.0, math.inf)
+    last = relu or clip
+    if last is None or low != 0 or not top > 0:
+        return make(None), node.output[0]
+    g.done.add(id(last))
+    return make(top), last.output[0]
 
 
 def _batchnorm(constants, node):
@@ -181,12 +184,20 @@ def nary(op) -> Handler:
     return lower
 
 
-def clip(g, node, inputs, attrs):
+def _bounds(node, given) -> list[float]:
+    """Lower and upper bound of a Clip, attributes or (from opset 11 on) inputs; NaN for one that is no constant."""
+    attrs = attributes(node)
     bounds = [attrs.get("min", -np.inf), attrs.get("max", np.inf)]
-    for i, x in enumerate(inputs[1:3]):
-        if isinstance(x, Value):
-            raise Unsupported(f"Clip {node.name!r}: its bounds are not constants")
-        bounds[i] = bounds[i] if x is None else float(x)
+    for i, (name, x) in enumerate(zip(node.input[1:], given, strict=True)):
+        if name:
+            bounds[i] = x.item() if isinstance(x, np.ndarray) else math.nan
+    return bounds
+
+
+def clip(g, node, inputs, attrs):
+    bounds = _bounds(node, inputs[1:])
+    if any(map(math.isnan, bounds)):
+        raise Unsupported(f"Clip {node.name!r}: its bounds are not constants")
     x = inputs[0]
     low, high = (float(np.clip(b, LOWEST, -LOWEST)) for b in bounds)
     low = min(low, high)  # where they cross, ONNX says that the upper bound wins

@@ -1,5 +1,6 @@
 """A lowering is a chain of stages, and most of a stage's time is one register-tiled product."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -129,9 +130,12 @@ def kernel_runs(site: ConvSite) -> tuple[int, int]:
     return (1, width * per_group) if site.groups == 1 and site.dilation[1] == 1 else (width, per_group)
 
 
-def activate(value, relu: bool):
-    """The epilogue's activation."""
-    return te.max(value, tirx.const(0, "float32")) if relu else value
+def activate(value, relu: float | None):
+    """The epilogue's activation: none, or ReLU up to ``relu`` (infinity: the plain one, 6: ReLU6)."""
+    if relu is None:
+        return value
+    value = te.max(value, tirx.const(0, "float32"))
+    return value if math.isinf(relu) else te.min(value, tirx.const(relu, "float32"))
 
 
 def packed(weight: np.ndarray, columns: int, block: int) -> np.ndarray:

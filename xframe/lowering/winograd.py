@@ -125,7 +125,7 @@ class Winograd:
             found.append(Variant(site, rounding, detail, flop, 4 * frequencies * c * o, moved, t))
         return found
 
-    def define(self, variant: Variant, weight: np.ndarray, bias: np.ndarray, relu: bool, layout: str, cpu: Cpu):
+    def define(self, variant: Variant, weight: np.ndarray, bias: np.ndarray, relu: float | None, layout: str, cpu: Cpu):
         """See ``xframe.protocols.Lowering``."""
         site, t = variant.site, variant.geometry
         c, o = pad_to(site.in_channels, cpu.lanes), pad_to(site.out_channels, cpu.lanes)
