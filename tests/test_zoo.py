@@ -20,7 +20,9 @@ TINY = ModelSpec(
 
 
 def test_names_include_ours():
-    assert {"alexnet", "alexnet_bvlc", "overfeat", "vgg16"} <= set(zoo.names())
+    assert {"alexnet", "alexnet_bvlc", "mobilenet_v2", "overfeat", "resnet50", "squeezenet", "vgg16"} <= set(
+        zoo.names()
+    )
     assert zoo.names() == sorted(zoo.names())
 
 
@@ -93,7 +95,29 @@ def test_weights_follow_the_recipe():
     assert weights["c.weight"].shape == (6, 1, 3, 3)
     assert weights["fc.weight"].std() == pytest.approx(np.sqrt(2 / 288), rel=0.02)
     assert all(weights[f"b.{part}"].min() >= 0.5 for part in ("scale", "var"))
+    assert weights["b.var"].max() > 1.5  # 2 times that of c's input
     assert all(np.all(v != 0) for v in weights.values())
+
+
+def test_batchnorm_undoes_what_branches_add_up():
+    """A chain of residual blocks: without statistics that follow it, the activations would triple in each."""
+
+    def block(i):
+        yield layer(f"c{i}", "conv", out=64, kernel=1)
+        yield layer(f"b{i}", "batchnorm")
+        yield layer(f"a{i}", "add", (f"b{i}", f"r{i - 1}" if i else "input"))
+        yield layer(f"r{i}", "relu")
+
+    spec = ModelSpec("chain", (64, 12, 12), tuple(x for i in range(12) for x in block(i)))
+    weights, x, stds = zoo.weights(spec), zoo.inputs((64, 144), 0), []
+    for i in range(12):
+        w = {k.partition(".")[2]: v for k, v in weights.items() if k.startswith((f"c{i}.", f"b{i}."))}
+        y = weights[f"c{i}.weight"][:, :, 0, 0] @ x + weights[f"c{i}.bias"][:, None]
+        y = (y - w["mean"][:, None]) * (w["scale"] / np.sqrt(w["var"] + 1e-5))[:, None] + w["shift"][:, None]
+        stds.append(y.std())
+        x = np.maximum(x + y, 0)
+    assert min(stds) > 0.5
+    assert max(stds) < 2.5
 
 
 def test_a_tensor_depends_on_seed_and_name_alone():

@@ -7,6 +7,7 @@ import difflib
 import hashlib
 import importlib.util
 import json
+import math
 import os
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from xframe.errors import UsageError
 from xframe.types import Layer, ModelSpec
 
 #: Raised whenever :func:`weights` would make other numbers of the same spec, so that no old file is reused.
-RECIPE = 1
+RECIPE = 2
 
 BIAS_STD = 0.05
 
@@ -176,15 +177,45 @@ def _tensor(spec: ModelSpec, name: str, shape: tuple[int, ...]) -> np.ndarray:
     return out
 
 
+def _variances(spec: ModelSpec) -> dict[str, float]:
+    """The variance that the input of each batchnorm is expected to have, all activations taken as Gaussian.
+
+    What it has grown to differs from place to place where a network adds branches up.
+    """
+    sources, out = spec.sources(), {}
+    known = {"input": (0.0, 1.0)}  # layer -> mean and variance
+    for item in spec.layers:
+        ins = [known[s] for s in sources[item.name]]
+        mean, variance = (sum(x) for x in zip(*ins, strict=True))  # of a sum
+        if item.op == "concat":
+            mean, variance = mean / len(ins), variance / len(ins)
+        elif item.op in ("conv", "fc"):
+            mean, variance = 0.0, 2 * (mean**2 + variance)
+        elif item.op == "batchnorm":
+            out[item.name] = variance
+            mean, variance = 0.0, 13 / 12 * math.log(3)  # E[scale^2 / var], both uniform in [0.5, 1.5]
+        elif item.op in ("relu", "relu6"):
+            z = mean / math.sqrt(variance)
+            above, density = (1 + math.erf(z / math.sqrt(2))) / 2, math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+            square = (mean**2 + variance) * above + mean * math.sqrt(variance) * density
+            mean = mean * above + math.sqrt(variance) * density
+            variance = square - mean**2
+        known[item.name] = mean, variance
+    return out
+
+
 def weights(spec: ModelSpec) -> dict[str, np.ndarray]:
     """Seeded float32 weights, the same in every framework.
 
     Weights are N(0, 2 / fan in), which keeps the scale of activations through ReLU (He et al. 2015, arXiv:1502.01852,
     eq. 10). Biases, and batchnorm's shift and mean, are N(0, 0.05^2): not zero, so that a lost one shows; batchnorm's
-    scale and variance are uniform in [0.5, 1.5]. Each tensor has its own generator, keyed by seed and name, so that it
-    does not depend on the other layers.
+    scale and variance are uniform in [0.5, 1.5], the variance times what its input's is expected to be. Each tensor has
+    its own generator, keyed by seed and name, so that its random numbers do not depend on the other layers.
     """
-    return {name: _tensor(spec, name, shape) for name, shape in tensors(spec).items()}
+    out = {name: _tensor(spec, name, shape) for name, shape in tensors(spec).items()}
+    for name, variance in _variances(spec).items():
+        out[f"{name}.var"] *= np.float32(variance)
+    return out
 
 
 def weights_file(spec: ModelSpec) -> Path:
