@@ -4,24 +4,20 @@ import numpy as np
 
 from xframe.lowering import ir
 from xframe.lowering.ir import T
-from xframe.lowering.stage import Stage, activate, packed, pad_to
+from xframe.lowering.stage import Stage, Tile, activate, packed, pad_to
 from xframe.lowering.target import Cpu
 
-#: Rows that share a register tile: all of a small batch, so that the weights pass once, or else a few with many vectors
-#: of weights, which the next rows find in a near cache after ``DEPTH`` steps of the reduction.
-SMALL_BATCH, ROWS, VECTORS, DEPTH = 16, 4, 8, 256
-#: Steps ahead at which weights and inputs are fetched: the next is computed while memory answers.
-WEIGHTS_AHEAD, INPUTS_AHEAD = 64, 16
+#: float32 weights after which the next rows take their turn with the same ones, still in half a level-1 cache.
+KEPT = 6144
 
 
 def dense_stages(rows: int, weight: np.ndarray, bias: np.ndarray, relu: float | None, cpu: Cpu) -> list[Stage]:
     """``x @ weight + bias`` for x of (rows, inputs) and weight of (inputs, outputs), float32."""
     inputs, outputs = weight.shape
-    r = rows if rows <= min(SMALL_BATCH, cpu.registers - 2) else min(rows, ROWS)
-    vectors = min(VECTORS, (cpu.registers - 1) // (r + 1), -(-outputs // cpu.lanes))
-    block, padded = vectors * cpu.lanes, pad_to(rows, r)
-    columns = pad_to(outputs, block)
-    depth = DEPTH if padded > r else inputs
+    shape = Tile.choose(rows, outputs, cpu)
+    r, block = shape.rows, shape.columns
+    padded, columns, depth = pad_to(rows, r), pad_to(outputs, block), min(KEPT // block, inputs)
+    tiles = padded // r
 
     def body(x, w, b, y):
         left, turned = x, rows > 1
@@ -36,12 +32,15 @@ def dense_stages(rows: int, weight: np.ndarray, bias: np.ndarray, relu: float | 
             with T.serial(0, padded) as m:
                 ir.copy(total, lambda j: [m, j], lambda j: b[column * block + j], block, cpu.lanes)
 
-            def ahead(k):
-                weights = [w[column, k + WEIGHTS_AHEAD, j] for j in range(0, block, cpu.lanes)]
-                return [*weights, left[k + INPUTS_AHEAD, 0]]
-
             def steps(start, count):
-                with T.serial(0, padded // r) as tile:
+                with T.serial(0, tiles) as tile:
+
+                    def ahead(k):
+                        """This step's share of what comes ``depth`` steps later; indices run on into the next rows."""
+                        turn, share = tile * count + k, -(-shape.vectors // tiles)
+                        lines = [w[column, start + depth, (turn * share + i) * cpu.lanes] for i in range(share)]
+                        return [*lines, left[start + depth, turn * r]] if turned else lines
+
                     ir.tile_product(
                         r,
                         block,
@@ -51,7 +50,7 @@ def dense_stages(rows: int, weight: np.ndarray, bias: np.ndarray, relu: float | 
                         lambda k, j: w[column, start + k, j],
                         lambda i, j: total[tile * r + i, j],
                         lambda i, j, value: T.buffer_store(total, value, [tile * r + i, j]),
-                        ahead if turned and padded == r else None,
+                        ahead,
                     )
 
             if inputs >= depth:

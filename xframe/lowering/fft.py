@@ -6,13 +6,14 @@ circularly; then N >= image + padding is enough. Of the N x N frequencies of a r
 others are left out. The kernel transform is a constant: done here, in float64.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from tvm import te, tirx
 
-from xframe.lowering import ir
+from xframe.lowering import ir, prefetch
 from xframe.lowering.ir import T
 from xframe.lowering.padding import Window
 from xframe.lowering.stage import Stage, Tile, activate, clear_product, packed, pad_to, tile_product, transformed
@@ -243,6 +244,7 @@ def _product_stage(frequencies, rows, c, o, weights, tile) -> Stage:
         product, epilogue = sch.get_sblock("product"), sch.get_sblock("epilogue")
         around, _, reduction = tile_product(sch, product, epilogue, tile, row=2, column=3, unroll=(5, 1))
         sch.parallel(sch.fuse(*around))
+        reduction = prefetch.mark(sch, reduction, rows // tile.rows, math.prod(weights.shape[2:]))
         clear_product(sch, product, reduction)
 
     return Stage("product", te.create_prim_func([v, u, out]), (weights,), (frequencies, 2, rows, o), schedule)

@@ -8,6 +8,8 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from xframe.lowering import prefetch
+
 FLOAT = "float32"
 
 
@@ -72,9 +74,11 @@ def tile_product(
     """A register tile of ``rows`` x ``columns`` sums: start(i, j) + sum over k of left(i, k) * right(k, j).
 
     ``finish(i, j, sum)`` takes each vector of sums away. Rows are unrolled, columns in vectors of ``lanes``.
-    ``ahead(k)`` lists what to fetch into the near cache at step k; it may lie beyond the end.
+    ``ahead(k)`` lists what to fetch into the near caches at step k; it may lie beyond the end.
     """
-    sums = T.alloc_buffer((rows, columns), FLOAT, scope="local")
+    # A buffer a row, and not of scope "local": TVM puts small buffers of the default scope alone on the stack, and of
+    # those alone LLVM knows that a prefetch does not touch them, so that they stay in registers.
+    sums = [T.alloc_buffer((columns,), FLOAT) for _ in range(rows)]
 
     def each(body):
         for i in range(rows):
@@ -82,13 +86,12 @@ def tile_product(
                 with T.vectorized(0, lanes) as v:
                     body(i, j + v)
 
-    each(lambda i, j: T.buffer_store(sums, start(i, j), [i, j]))
+    each(lambda i, j: T.buffer_store(sums[i], start(i, j), [j]))
     with T.serial(0, depth) as k:
         for value in ahead(k) if ahead else ():
-            where = T.address_of(value)
-            T.evaluate(T.call_llvm_intrin("void", "llvm.prefetch", where, T.int32(0), T.int32(3), T.int32(1)))
-        each(lambda i, j: T.buffer_store(sums, sums[i, j] + left(i, k) * right(k, j), [i, j]))
-    each(lambda i, j: finish(i, j, sums[i, j]))
+            T.evaluate(prefetch.fetch(value))
+        each(lambda i, j: T.buffer_store(sums[i], sums[i][j] + left(i, k) * right(k, j), [j]))
+    each(lambda i, j: finish(i, j, sums[i][j]))
 
 
 class Scratch:

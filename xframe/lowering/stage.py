@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import s_tir, te, tirx
 
+from xframe.lowering import prefetch
 from xframe.lowering.target import Cpu
 from xframe.types import ConvSite
 
@@ -32,7 +33,7 @@ class Stage:
             return self.func
         sch = s_tir.Schedule(self.func)
         self.schedule(sch)
-        return sch.mod["main"]
+        return prefetch.inserted(sch.mod["main"])
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ the matrices of Toom and Cook's algorithm, made from their interpolation points 
 transform is a constant: done here, in float64.
 """
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -12,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 from tvm import te
 
-from xframe.lowering import ir
+from xframe.lowering import ir, prefetch
 from xframe.lowering.ir import T
 from xframe.lowering.padding import Window
 from xframe.lowering.stage import Stage, Tile, activate, clear_product, packed, pad_to, tile_product, transformed
@@ -188,6 +189,7 @@ def _product_stage(frequencies, rows, c, o, weights, tile) -> Stage:
         product, epilogue = sch.get_sblock("product"), sch.get_sblock("epilogue")
         around, _, reduction = tile_product(sch, product, epilogue, tile, row=1, column=2)
         sch.parallel(sch.fuse(*around))
+        reduction = prefetch.mark(sch, reduction, rows // tile.rows, math.prod(weights.shape[2:]))
         clear_product(sch, product, reduction)
 
     return Stage("product", te.create_prim_func([v, u, out]), (weights,), (frequencies, rows, o), schedule)
