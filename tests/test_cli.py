@@ -60,6 +60,7 @@ def script(*args, registered=(), **options):
         (["run", "--batch", "-1"], "--batch -1 makes no sense"),
         (["run", "--backend", "ort", "--lowering", "fft"], "--lowering needs --backend tvm"),
         (["run", "--backend", "ort", "--error-budget", "1e-5"], "--error-budget needs --backend tvm"),
+        (["run", "--backend", "ort", "--target", "llvm"], "--target needs --backend tvm"),
         (["run", "--error-budget", "0"], "--error-budget 0 makes no sense"),
         (["run", "--error-budget", "nan"], "--error-budget nan makes no sense"),
         (["export", "--batch", "0"], "--batch 0 makes no sense"),

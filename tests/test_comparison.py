@@ -79,6 +79,25 @@ def test_a_senseless_request_is_refused_before_anything_is_loaded(changes, words
         replace(Request("alexnet"), **changes).resolved()
 
 
+def test_a_target_that_can_not_be_used_stops_all_before_anything_is_run(plugins):
+    plugins(pytorch="Wrong", tvm="Wrong")
+    lines = []
+    with pytest.raises(UsageError, match="--target 'cuda' is not the target of a CPU"):
+        compare(replace(TINY, target="cuda"), lines.append)
+    assert lines == ["loading tiny"]
+
+
+def test_budget_and_target_are_in_the_plan_of_every_row_that_has_one(plugins):
+    plugins(pytorch="Honest", tvm="Honest")
+    run = compare(replace(TINY, lowerings=("auto", "fft", "direct"), error_budget=1e-5, target="llvm"))
+    plans = {(m.case.runner, m.case.plan.label): m.case.plan for m in run.measurements}
+    found = {row: (plan.error_budget, plan.target) for row, plan in plans.items()}
+    assert found.pop(("native", "auto"))[1] is None
+    assert found.pop(("tvm", "auto"))[1] == "llvm"
+    assert set(found.values()) == {(1e-5, "llvm")}
+    assert run.environment["request"]["resolved"]["target"] == "llvm"
+
+
 def test_rows_come_in_the_order_asked_whatever_became_of_them(plugins):
     plugins(pytorch="Wrong", tensorflow="ExportFails", jax="Missing", ort="Honest", tvm="Honest")
     lines = []

@@ -44,6 +44,17 @@ def test_unknown_names_get_close_ones(label, fallback):
         plan(label, [STRIDED], cpu_device(), fallback)
 
 
+def test_a_target_is_checked_before_anything_is_planned(tmp_path):
+    assert plan("auto", [EASY], cpu_device(), target="llvm").target == "llvm"
+    assert plan("gemm", [EASY], cpu_device(), target="llvm").target == "llvm"
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({"lowerings": {EASY.key: "gemm"}, "target": "cuda"}))
+    assert plan(str(path), [EASY], cpu_device(), target="llvm").target == "llvm"
+    for label, target in (("auto", "cuda"), ("gemm", "llvm -mcpu=x"), (str(path), None)):
+        with pytest.raises(UsageError, match="--target"):
+            plan(label, [EASY], cpu_device(), target=target)
+
+
 def test_a_file(tmp_path):
     path = tmp_path / "mine.json"
     path.write_text(json.dumps({"label": "mine", "lowerings": {EASY.key: "winograd", STRIDED.key: "im2col"}}))

@@ -55,6 +55,9 @@ ErrorBudget = Annotated[
         " for tvm. 1e-3 by default.",
     ),
 ]
+Target = Annotated[
+    str | None, typer.Option(metavar="'llvm -mcpu=CPU'", help="CPU that tvm compiles for; this machine's by default.")
+]
 Device = Annotated[str, typer.Option(metavar="cpu|cuda[:N]", help="Device to run on.")]
 Batches = Annotated[str | None, typer.Option("--batch", metavar="1,16", help="Batch sizes; 1, or the file's own.")]
 Threads = Annotated[str | None, typer.Option("--threads", metavar="2,1", help="Thread counts; all CPUs by default.")]
@@ -75,6 +78,7 @@ def compare(
     lowering: Lowerings = None,
     fallback: Fallback = None,
     error_budget: ErrorBudget = None,
+    target: Target = None,
     device: Device = "cpu",
     batch: Batches = None,
     threads: Threads = None,
@@ -94,6 +98,7 @@ def compare(
         lowerings=_names("lowering", lowering),
         fallback=fallback,
         error_budget=error_budget,
+        target=target,
         device=device,
         batches=_numbers("batch", batch),
         threads=_numbers("threads", threads),
@@ -111,6 +116,7 @@ def run(
     lowering: Annotated[str, typer.Option(metavar="NAME", help="auto, a lowering, or plan.json.")] = "auto",
     fallback: Fallback = None,
     error_budget: ErrorBudget = None,
+    target: Target = None,
     device: Device = "cpu",
     batch: Annotated[int | None, typer.Option(help="Batch size; 1, or the file's own.")] = None,
     threads: Annotated[int | None, typer.Option(help="Threads; all CPUs by default.")] = None,
@@ -133,6 +139,7 @@ def run(
         lowerings=(lowering,),
         fallback=fallback,
         error_budget=error_budget,
+        target=target,
         device=device,
         batches=() if batch is None else (batch,),
         threads=() if threads is None else (threads,),

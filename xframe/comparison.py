@@ -56,6 +56,8 @@ class Request:
         Lowering for the sites that the asked one refuses; None: such a row is UNSUPPORTED.
     error_budget
         See ``xframe.types.Plan``; None: the default, or that of a plan's file.
+    target
+        The CPU to compile for where the backend takes a plan, e.g. ``llvm -mcpu=core-avx2``. None: this machine's.
     batches
         Empty: 1, or the file's own.
     threads
@@ -70,6 +72,7 @@ class Request:
     lowerings: tuple[str, ...] | None = None
     fallback: str | None = None
     error_budget: float | None = None
+    target: str | None = None
     device: str = "cpu"
     batches: tuple[int, ...] = ()
     threads: tuple[int, ...] = ()
@@ -112,6 +115,8 @@ class Request:
             raise UsageError(f"--lowering needs --backend {PLANNED}: other runners pick their convolutions themselves")
         if PLANNED not in runners and self.error_budget is not None:
             raise UsageError(f"--error-budget needs --backend {PLANNED}: other runners choose without it")
+        if PLANNED not in runners and self.target is not None:
+            raise UsageError(f"--target needs --backend {PLANNED}: other runners are compiled already")
         return replace(
             self,
             frameworks=frameworks,
@@ -153,7 +158,7 @@ def compare(request: Request, on_progress: Progress | None = None, command: Sequ
     asked = replace(asked, batches=_batches(asked, subject))
     with contextlib.suppress(Unavailable), without_frameworks():  # what is not available, each row says
         for label in (asked.lowerings or ()) if PLANNED in asked.runners else ():
-            planning.plan(label, (), _device(asked.device), asked.fallback)
+            planning.plan(label, (), _device(asked.device), asked.fallback, target=asked.target)
     created, machine = datetime.now().astimezone().isoformat(timespec="seconds"), environment.capture()
     cases = list(_cases(asked, subject.name))
     done: dict[Case, Measurement] = {}
@@ -220,7 +225,7 @@ def _cases(asked: Request, model: str) -> Iterator[Case]:
             for framework in asked.frameworks or (None,):
                 for runner in asked.runners:
                     for label in (asked.lowerings or ()) if runner == PLANNED else (AUTO,):
-                        plan = Plan(label, error_budget=budget)
+                        plan = Plan(label, error_budget=budget, target=asked.target if runner == PLANNED else None)
                         yield Case(model, framework, runner, plan, asked.device, batch, threads)
 
 
@@ -269,7 +274,7 @@ def _ready(case: Case, artifacts: dict[str | None, Artifact | XframeError], aske
     if isinstance(found, XframeError):
         raise found
     sites = [site for _, site in found.conv_sites]
-    plan = planning.plan(case.plan.label, sites, _device(case.device), asked.fallback, asked.error_budget)
+    plan = planning.plan(case.plan.label, sites, _device(case.device), asked.fallback, asked.error_budget, asked.target)
     return replace(case, artifact=found, plan=plan)
 
 

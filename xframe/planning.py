@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterable
 
 from xframe import registry
-from xframe.errors import Unsupported, UsageError
+from xframe.errors import Unavailable, Unsupported, UsageError
 from xframe.lowering.variants import refusal
 from xframe.types import ERROR_BUDGET, ConvSite, Device, Plan
 
@@ -18,6 +18,7 @@ def plan(
     device: Device,
     fallback: str | None = None,
     error_budget: float | None = None,
+    target: str | None = None,
 ) -> Plan:
     """The plan for ``label``: ``auto``, a lowering's name, or the path of a plan's JSON file.
 
@@ -26,21 +27,22 @@ def plan(
     sites : all convolutions of the network; equal ones are planned once.
     fallback : lowering for the sites that the asked one refuses; the plan records them with the reason.
     error_budget : see ``Plan``; None: that of the plan's file, or else ``ERROR_BUDGET``.
+    target : see ``Plan``; None: that of the plan's file, or else this machine's.
 
     Raises
     ------
     Unsupported
-        Sites are refused and there is no fallback, or it refuses them too.
+        Sites are refused and there is no fallback, or it refuses them too. The target's code does not run here.
     UsageError
-        The name is unknown, or the file is no plan for these sites.
+        The name is unknown, the file is no plan for these sites, or the target is none.
     Unavailable
         The compiler that the lowerings need is not installed.
     """
-    sites = list(dict.fromkeys(sites))
+    sites, target = list(dict.fromkeys(sites)), _checked(target)
     if label == AUTO:
-        return Plan(AUTO)
+        return Plan(AUTO, target=target)
     if label.endswith(".json"):
-        return _from_file(label, sites, error_budget)
+        return _from_file(label, sites, error_budget, target)
     budget = error_budget or ERROR_BUDGET
     name = registry.resolve(registry.LOWERINGS, label, "lowering")
     chosen = registry.load(registry.LOWERINGS, name)
@@ -58,10 +60,21 @@ def plan(
             raise Unsupported(f"both {name} and its fallback {second} refuse {site.key}: {refused[site]}; {why}")
     lowerings = tuple((s, second if s in refused else name) for s in sites)
     reasons = tuple((s, f"{second}, because {name} refuses: {why}") for s, why in refused.items())
-    return Plan(name, lowerings, reasons, budget)
+    return Plan(name, lowerings, reasons, budget, target)
 
 
-def _from_file(path: str, sites: list[ConvSite], error_budget: float | None) -> Plan:
+def _checked(target: str | None) -> str | None:
+    """``target``, unless its code can't be made, or can't run, here."""
+    if target is not None:
+        try:
+            from xframe.lowering.target import Cpu
+        except ImportError as e:
+            raise Unavailable(f"--target {target!r} needs TVM ({e}): pip install 'xframe-eval[tvm]'") from e
+        Cpu(target, 1).check()
+    return target
+
+
+def _from_file(path: str, sites: list[ConvSite], error_budget: float | None, target: str | None) -> Plan:
     try:
         with open(path, encoding="utf-8") as f:
             data = json.load(f)
@@ -78,4 +91,5 @@ def _from_file(path: str, sites: list[ConvSite], error_budget: float | None) -> 
     if missing:
         raise UsageError(f"the plan {path} names no lowering for {', '.join(missing)}")
     lowerings = tuple((s, named[s]) for s in sites)
-    return Plan(given.label, lowerings, given.fallback, error_budget or given.error_budget)
+    budget, target = error_budget or given.error_budget, target or _checked(given.target)
+    return Plan(given.label, lowerings, given.fallback, budget, target)

@@ -219,13 +219,15 @@ class Plan:
 
     ``label`` is what the user asked for (``auto``, ``winograd``, ...); ``fallback`` tells, for each site that the asked
     lowering refused, why. ``error_budget``: the predicted error of each site's own rounding, relative to the RMS of its
-    output (``xframe.equivalence.bounds.predicted``), must not be above it.
+    output (``xframe.equivalence.bounds.predicted``), must not be above it. ``target``: the CPU to compile for, in the
+    compiler's words; None for this machine's own.
     """
 
     label: str = "auto"
     lowerings: Tuple[Tuple[ConvSite, str], ...] = ()
     fallback: Tuple[Tuple[ConvSite, str], ...] = ()
     error_budget: float = ERROR_BUDGET
+    target: Optional[str] = None
 
     def __getitem__(self, site: ConvSite) -> Optional[str]:
         return dict(self.lowerings).get(site)
@@ -236,13 +238,14 @@ class Plan:
             "lowerings": {s.key: low for s, low in self.lowerings},
             "fallback": {s.key: why for s, why in self.fallback},
             "error_budget": self.error_budget,
+            "target": self.target,
         }
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> "Plan":
         low = tuple((ConvSite.parse(k), v) for k, v in data["lowerings"].items())
         fallback = tuple((ConvSite.parse(k), v) for k, v in data.get("fallback", {}).items())
-        return Plan(data["label"], low, fallback, float(data.get("error_budget", ERROR_BUDGET)))
+        return Plan(data["label"], low, fallback, float(data.get("error_budget", ERROR_BUDGET)), data.get("target"))
 
 
 @dataclass(frozen=True)

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -53,6 +54,22 @@ def test_compiled_then_cached(backend, loaded, tmp_path, lowering):
     assert (folder / "lib.so").stat().st_size < (1 << 20)
     assert [s.selected for s in again.sites] == ([] if lowering == "auto" else [lowering])
     first.close()
+
+
+@pytest.mark.parametrize("changes", [{"target": "llvm -mcpu=core-avx2"}, {"error_budget": 1e-5}])
+def test_what_else_a_plan_says_is_compiled_apart(backend, loaded, changes):
+    x, _, _ = conv_data(SITE, 1)
+    plan = forced(loaded, "winograd")
+    usual, other = (backend.compile(loaded, p, "cpu", 2) for p in (plan, replace(plan, **changes)))
+    assert "compile" in other.seconds
+    assert (other.sites[0].detail, other.notes) != (usual.sites[0].detail, usual.notes)
+    np.testing.assert_allclose(outputs(other, x), outputs(usual, x), atol=1e-4)
+
+
+def test_a_foreign_target_is_noted(backend, loaded):
+    executable = backend.compile(loaded, replace(Plan(), target="llvm -mcpu=x86-64"), "cpu", 1)
+    assert executable.environment["target"] == "llvm -mcpu=x86-64"
+    assert any("compiled for 'llvm -mcpu=x86-64', not for this machine's own" in note for note in executable.notes)
 
 
 def stored(tmp_path):

@@ -118,13 +118,6 @@ def test_refusals(lowering, site, word):
     assert word in registry.load(registry.LOWERINGS, lowering).refuses(site, cpu_device())
 
 
-@pytest.mark.parametrize("target", ["llvm -mcpu=core-avx2", "llvm -mcpu=x86-64"])
-@pytest.mark.parametrize("lowering", LOWERINGS)
-def test_narrower_vectors(lowering, target):
-    """The code for an older processor of the same family runs here too."""
-    check(square(2, 20, 13, 24, 3, pad=1), lowering, relu=True, cpu=Cpu(target, 2))
-
-
 @pytest.mark.parametrize("lowering", ["winograd", "fft"])
 def test_the_bound_is_local(lowering):
     """Beside a bright region a dark one keeps its own, much smaller bound, as far as tiles do not mix the two."""

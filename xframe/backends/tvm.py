@@ -64,7 +64,7 @@ class Tvm:
 
     def _key(self, artifact: Artifact, plan: Plan, threads: int) -> str:
         """What the compiled code depends on: graph, plan, TVM, our own sources, and this machine's processor."""
-        choices = {k: v for k, v in plan.to_json().items() if k in ("lowerings", "error_budget")}
+        choices = {k: v for k, v in plan.to_json().items() if k not in ("label", "fallback")}
         parts = [artifact.sha256, json.dumps(choices, sort_keys=True), self.version, _processor()]
         digest = hashlib.sha256("\n".join([*parts, str(threads)]).encode())
         sources = Path(__file__).parent.parent / "lowering"
@@ -80,12 +80,15 @@ class Tvm:
 
         if not any(shutil.which(c) for c in ("g++", "clang++", "c++")):
             raise Unavailable("TVM links with a C++ compiler, and there is none here: install g++ or clang")
-        cpu = Cpu.host(threads)
+        host = Cpu.host(threads)
+        cpu = host if plan.target is None else Cpu(plan.target, threads)
         built = pipeline.build(onnx.load(artifact.path), plan, cpu)
+        foreign = [] if cpu == host else [f"compiled for {cpu.text!r}, not for this machine's own {host.text!r}"]
         with whole_folder(folder) as part:
             built.executable.export_library(str(part / LIBRARY))
             table = [{"shape": a.shape, "file": _stored(a)} for a in built.parameters]
-            meta = {"target": cpu.text, "parameters": table, "sites": wire.plain(built.sites), "notes": built.notes}
+            notes = [*built.notes, *foreign]
+            meta = {"target": cpu.text, "parameters": table, "sites": wire.plain(built.sites), "notes": notes}
             (part / META).write_text(json.dumps(meta), encoding="utf-8")
 
 

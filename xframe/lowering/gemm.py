@@ -9,9 +9,6 @@ from xframe.lowering.target import Cpu
 from xframe.lowering.variants import Variant
 from xframe.types import ConvSite, Device, Rounding
 
-#: Bytes of column matrix that a thread makes at a time: they are to be read back from its level-2 cache.
-CHUNK = 1 << 20
-
 
 class Gemm:
     """Any stride, dilation, padding and grouping. For 1x1 at stride 1 the image is the column matrix: no copy."""
@@ -43,7 +40,8 @@ class Gemm:
         columns, tiles = pad_to(oc, tile.columns), -(-rows // tile.rows)
         taps, run = kernel_runs(site)
         bytes_a_tile = tile.rows * kh * kw * ic * 4
-        chunks = pad_to(-(-tiles * bytes_a_tile // CHUNK), cpu.threads)
+        near = cpu.cache(2) // 2  # bytes of column matrix that a thread makes, and reads back, at a time
+        chunks = pad_to(-(-tiles * bytes_a_tile // near), cpu.threads)
         by_rows = oc * 4 * kh * kw * ic < bytes_a_tile * tiles or tiles >= 8 * cpu.threads
 
         x = te.placeholder((n, height, width * c), name="x")
