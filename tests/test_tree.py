@@ -36,10 +36,11 @@ WORKER = ["xframe.worker", "xframe.types", "xframe.errors", "xframe.registry", "
 PLUGINS = {
     "frameworks": {
         "pytorch": ["pytorch"],
+        "torch.compile": ["pytorch"],
         "tensorflow": ["tensorflow", "tensorflow_export"],
         "jax": ["jax", "jax_export", "jax_graph"],
     },
-    "backends": {"ort": ["ort"], "tvm": ["tvm"]},
+    "backends": {"openvino": ["openvino"], "ort": ["ort"], "tvm": ["tvm"]},
     "lowering": {name: [name] for name in registry.LOWERINGS},
 }
 
@@ -113,7 +114,7 @@ def test_the_worker_is_written_for_old_pythons(path):
     ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 6))
 
 
-@pytest.mark.parametrize("name", ["torch", "tensorflow", "jax", "tvm", "onnxruntime"])
+@pytest.mark.parametrize("name", ["torch", "tensorflow", "jax", "tvm", "onnxruntime", "openvino"])
 def test_heavy_packages_stay_in_the_files_that_need_them(name):
     home = {
         "torch": ["frameworks/pytorch"],
@@ -121,6 +122,7 @@ def test_heavy_packages_stay_in_the_files_that_need_them(name):
         "jax": ["frameworks/jax"],
         "tvm": ["lowering/", "backends/tvm"],
         "onnxruntime": ["backends/ort"],
+        "openvino": ["backends/openvino"],
     }[name]
     users = [p for p in SOURCES if any(n.split(".")[0] == name for n in imports(p))]
     assert users

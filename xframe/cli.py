@@ -34,9 +34,15 @@ app = typer.Typer(
 _ParserError: type[Exception] = typer.BadParameter.__bases__[0].__bases__[0]
 
 Model = Annotated[str, typer.Option(metavar="NAME|FILE.onnx", help="A registered model, or an ONNX file.")]
-Frameworks = Annotated[str | None, typer.Option("--framework", metavar="A,B", help="Frameworks; all by default.")]
+Frameworks = Annotated[
+    str | None,
+    typer.Option("--framework", metavar="A,B", help="pytorch, tensorflow and jax by default; or torch.compile."),
+]
 Backends = Annotated[
-    str, typer.Option("--backend", metavar="A,B", help="native, ort, tvm. Native rows are always in, as the baseline.")
+    str,
+    typer.Option(
+        "--backend", metavar="A,B", help="native, ort, openvino, tvm. Native rows are always in, as the baseline."
+    ),
 ]
 Lowerings = Annotated[
     str | None,
@@ -112,7 +118,7 @@ def compare(
 def run(
     model: Model = "alexnet",
     framework: Annotated[str | None, typer.Option(metavar="NAME", help="pytorch, unless the model is a file.")] = None,
-    backend: Annotated[str, typer.Option(metavar="NAME", help="native, ort or tvm.")] = "tvm",
+    backend: Annotated[str, typer.Option(metavar="NAME", help="native, ort, tvm or openvino.")] = "tvm",
     lowering: Annotated[str, typer.Option(metavar="NAME", help="auto, a lowering, or plan.json.")] = "auto",
     fallback: Fallback = None,
     error_budget: ErrorBudget = None,
@@ -161,7 +167,7 @@ def export(
     """Write a model as each framework exports it to ONNX."""
     from xframe import environment, exports, files, registry, zoo
 
-    names = _names("framework", framework) or tuple(registry.FRAMEWORKS)
+    names = _names("framework", framework) or registry.defaults(registry.FRAMEWORKS)
     names = tuple(dict.fromkeys(registry.resolve(registry.FRAMEWORKS, n, "framework") for n in names))
     batches = _numbers("batch", batch) or (1,)
     if min(batches) < 1:

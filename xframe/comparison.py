@@ -14,7 +14,7 @@ from typing import Any
 from xframe import environment, exports, planning
 from xframe.errors import Unavailable, UsageError, XframeError
 from xframe.measure import Budget, Job, measure
-from xframe.registry import BACKENDS, FRAMEWORKS, LOWERINGS, Row, resolve
+from xframe.registry import BACKENDS, FRAMEWORKS, LOWERINGS, Row, defaults, resolve
 from xframe.store import SCHEMA, Run
 from xframe.subject import Subject, is_file
 from xframe.types import ERROR_BUDGET, Artifact, Case, Device, Measurement, Outcome, Plan
@@ -46,7 +46,7 @@ class Request:
     model
         A registered model or the path of an ONNX file, which has no framework and no native row.
     frameworks
-        None: all registered ones.
+        None: all registered ones that are not opt-in.
     runners
         ``native`` and names of backends.
     lowerings
@@ -64,11 +64,13 @@ class Request:
         Empty: all CPUs that this process may use.
     baseline
         Add each framework's native row where it was not asked for.
+    pairs
+        The (framework, runner) to take of all combinations, registered names; None: all.
     """
 
     model: str
     frameworks: tuple[str, ...] | None = None
-    runners: tuple[str, ...] = (NATIVE, *BACKENDS)
+    runners: tuple[str, ...] = (NATIVE, *defaults(BACKENDS))
     lowerings: tuple[str, ...] | None = None
     fallback: str | None = None
     error_budget: float | None = None
@@ -79,6 +81,7 @@ class Request:
     seed: int = 0
     budget: Budget = field(default_factory=Budget)
     baseline: bool = True
+    pairs: tuple[tuple[str, str], ...] | None = None
 
     def resolved(self) -> Request:
         """This request with its defaults filled in and its names checked; nothing heavy is loaded.
@@ -97,7 +100,7 @@ class Request:
             raise UsageError(f"--error-budget {self.error_budget:g} makes no sense: it must be above 0, like 1e-4")
         if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
             raise UsageError(f"unknown device {self.device!r}: there are cpu, cuda and cuda:<number>")
-        frameworks = tuple(FRAMEWORKS) if self.frameworks is None else self.frameworks
+        frameworks = defaults(FRAMEWORKS) if self.frameworks is None else self.frameworks
         frameworks = _unique(resolve(FRAMEWORKS, f, "framework") for f in frameworks)
         runners = _unique(_runner(r) for r in self.runners)
         if is_file(self.model):
@@ -223,7 +226,7 @@ def _cases(asked: Request, model: str) -> Iterator[Case]:
     for batch in asked.batches:
         for threads in asked.threads:
             for framework in asked.frameworks or (None,):
-                for runner in asked.runners:
+                for runner in (r for r in asked.runners if asked.pairs is None or (framework, r) in asked.pairs):
                     for label in (asked.lowerings or ()) if runner == PLANNED else (AUTO,):
                         plan = Plan(label, error_budget=budget, target=asked.target if runner == PLANNED else None)
                         yield Case(model, framework, runner, plan, asked.device, batch, threads)

@@ -16,7 +16,7 @@ from xframe.types import Device
 #: Distributions whose versions go into every result.
 DISTRIBUTIONS = (
     "numpy", "onnx", "onnxruntime-gpu", "onnxruntime", "torch", "onnxscript", "tensorflow", "tf2onnx", "jax", "jaxlib",
-    "apache-tvm", "apache-tvm-ffi",
+    "apache-tvm", "apache-tvm-ffi", "openvino",
 )  # fmt: skip
 _SYS = Path("/sys/devices/system/cpu")
 #: Instruction sets by which a tuned schedule can be told apart, the widest first: (flag in /proc/cpuinfo, slug).

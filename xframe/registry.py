@@ -11,22 +11,26 @@ from xframe.errors import Unavailable, UsageError
 
 
 class Row(NamedTuple):
-    """``where`` is ``module:Class``; ``needs`` the modules it imports; ``extra`` the pip extra that brings them."""
+    """``where`` is ``module:Class``; ``needs`` the modules it imports; ``extra`` the pip extra that brings them;
+    ``opt_in``: it is only in a comparison that names it."""
 
     where: str
     needs: Tuple[str, ...]
     extra: str
     aliases: Tuple[str, ...] = ()
+    opt_in: bool = False
 
 
 FRAMEWORKS: Dict[str, Row] = {
     "pytorch": Row("xframe.frameworks.pytorch:PyTorch", ("torch", "onnxscript"), "torch", ("torch",)),
+    "torch.compile": Row("xframe.frameworks.pytorch:Compiled", ("torch", "onnxscript"), "torch", opt_in=True),
     "tensorflow": Row("xframe.frameworks.tensorflow:TensorFlow", ("tensorflow", "tf2onnx"), "tensorflow", ("tf",)),
     "jax": Row("xframe.frameworks.jax:Jax", ("jax",), "jax"),
 }
 
 BACKENDS: Dict[str, Row] = {
     "ort": Row("xframe.backends.ort:OnnxRuntime", ("onnxruntime",), "ort", ("onnxruntime",)),
+    "openvino": Row("xframe.backends.openvino:OpenVino", ("openvino",), "openvino", opt_in=True),
     "tvm": Row("xframe.backends.tvm:Tvm", ("tvm_ffi",), "tvm"),
 }
 
@@ -36,6 +40,11 @@ LOWERINGS: Dict[str, Row] = {
     "winograd": Row("xframe.lowering.winograd:Winograd", ("tvm",), "tvm"),
     "fft": Row("xframe.lowering.fft:Fft", ("tvm",), "tvm"),
 }
+
+
+def defaults(table: Dict[str, Row]) -> Tuple[str, ...]:
+    """The names of what is compared when nothing is named."""
+    return tuple(name for name, row in table.items() if not row.opt_in)
 
 
 def resolve(table: Dict[str, Row], name: str, what: str) -> str:

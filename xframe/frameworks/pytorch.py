@@ -1,6 +1,8 @@
 """PyTorch: an eager NCHW ``nn.Module`` under ``inference_mode``; export through ``torch.onnx`` (dynamo)."""
 
 import logging
+import os
+import shutil
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -11,8 +13,8 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
-from xframe import zoo
-from xframe.errors import Unavailable
+from xframe import files, zoo
+from xframe.errors import Unavailable, XframeError
 from xframe.frameworks import common
 from xframe.types import Layer, ModelSpec
 
@@ -152,7 +154,24 @@ class _Network(common.Network):
             }
         super().__init__(spec, batch, environment)
         self._device = device
-        self._module = module(spec, weights).to(device)
+        self._module: Any = module(spec, weights).to(device)
+
+    def compile(self) -> None:
+        """Put the module through Inductor, the default backend of ``torch.compile``, weights as constants."""
+        compiler = os.environ.get("CXX", "g++")
+        if self._device.type == "cpu" and shutil.which(compiler) is None:
+            raise Unavailable(f"torch.compile needs the C++ compiler {compiler}, which is not here: install g++")
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(files.home() / "inductor")
+        start = time.perf_counter()
+        self._module = torch.compile(self._module, fullgraph=True, dynamic=False, options={"freezing": True})
+        self.bind([np.zeros(self._shape, np.float32)])
+        try:
+            self.step()
+        except Exception as e:  # it has many classes, and the cause at the end of long texts
+            raise XframeError(f"torch.compile failed: {type(e).__name__}: {' '.join(str(e).split())[:600]}") from e
+        self.sync()
+        self.seconds = {**self.seconds, "compile": time.perf_counter() - start}
+        self.environment = {**self.environment, "inductor_freezing": True}
 
     def bind(self, feeds: list[Any]) -> None:
         self._x = torch.tensor(self.checked(feeds), device=self._device)
@@ -219,3 +238,21 @@ class PyTorch:
         for item in [*model.graph.node, *model.graph.value_info]:
             del item.metadata_props[:]  # stack traces, with the paths of this machine
         return model
+
+
+class Compiled(PyTorch):
+    """The same module through ``torch.compile``; its export is PyTorch's."""
+
+    def build(self, spec: ModelSpec, weights: Mapping[str, Any], device: str, batch: int, threads: int) -> _Network:
+        """The network compiled, one step run. Its cache is below :func:`xframe.files.home`.
+
+        Raises
+        ------
+        UsageError, Unavailable
+            As ``PyTorch``; Unavailable also where there is no C++ compiler.
+        XframeError
+            Inductor failed; the message has its words.
+        """
+        network = super().build(spec, weights, device, batch, threads)
+        network.compile()
+        return network
