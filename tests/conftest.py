@@ -23,7 +23,7 @@ from xframe.types import ModelSpec, layer
 
 SPEC = ModelSpec("tiny", (3, 8, 8), (
     layer("conv1", "conv", out=4, kernel=3, pads=1), layer("relu1", "relu"),
-    layer("conv2", "conv", out=4, kernel=3, stride=2), layer("flatten", "flatten"), layer("fc", "fc", out=5),
+    layer("conv2", "conv", out=4, kernel=3, stride=3), layer("flatten", "flatten"), layer("fc", "fc", out=5),
 ))
 """
 
@@ -60,7 +60,7 @@ def convnet(tmp_path):
         nodes = [
             helper.make_node("Conv", ["x", "w1", "b1"], ["c1"], "conv1", pads=[1, 1, 1, 1]),
             helper.make_node("Relu", ["c1"], ["r1"], "relu1"),
-            helper.make_node("Conv", ["r1", "w2", "b2"], ["c2"], "conv2", strides=[2, 2]),
+            helper.make_node("Conv", ["r1", "w2", "b2"], ["c2"], "conv2", strides=[3, 3]),
             *extra,
             helper.make_node("GlobalAveragePool", [extra[-1].output[0] if extra else "c2"], ["y"], "pool"),
         ]

@@ -120,7 +120,7 @@ def test_rows_come_in_the_order_asked_whatever_became_of_them(plugins):
     assert {m.case.batch for m in run.measurements} == {2}
     reasons = {(m.case.framework, m.case.runner, m.outcome): m.reason for m in run.measurements}
     assert "--fallback" in reasons["pytorch", "tvm", Outcome.UNSUPPORTED]
-    assert "stride 2x2" in reasons["pytorch", "tvm", Outcome.UNSUPPORTED]
+    assert "stride 3x3" in reasons["pytorch", "tvm", Outcome.UNSUPPORTED]
     assert "no export of tensorflow: ValueError: no rule" in reasons["tensorflow", "ort", Outcome.FAILED]
     assert "pip install 'xframe-eval[jax]'" in reasons["jax", "tvm", Outcome.UNAVAILABLE]
     assert "times the bound" in reasons["pytorch", "native", Outcome.MISMATCH]

@@ -78,7 +78,7 @@ def test_its_facts_can_be_written_down(backend, model):
 
 
 def test_a_forced_lowering_it_can_not_do_is_refused_in_words(backend, model):
-    """The second convolution has stride 2, which Winograd refuses everywhere."""
+    """The second convolution has stride 3, which Winograd refuses everywhere."""
     plan = Plan("winograd", tuple((site, "winograd") for _, site in model.conv_sites))
     with pytest.raises(Unsupported, match="winograd"):
         backend.compile(model, plan, "cpu", 1)

@@ -76,7 +76,7 @@ def test_a_site_that_the_plan_forgot(model):
 
 
 def test_a_refusing_lowering_is_asked_again():
-    strided = ConvSite(1, 16, (9, 9), 24, (3, 3), (2, 2))
+    strided = ConvSite(1, 16, (9, 9), 24, (3, 3), (3, 3))
     _, w, b = conv_data(strided, 0)
     with pytest.raises(Unsupported, match="stride"):
         pipeline.forced(conv_network(strided, w, b, False), everywhere("winograd", strided), HOST)

@@ -16,6 +16,7 @@ from tvm import te, tirx
 from xframe.lowering import ir, prefetch
 from xframe.lowering.ir import T
 from xframe.lowering.padding import Window
+from xframe.lowering.space_to_depth import one_tap, unit, unit_weight
 from xframe.lowering.stage import Stage, Tile, activate, clear_product, packed, pad_to, tile_product, transformed
 from xframe.lowering.straight_line import product as multiply
 from xframe.lowering.target import Cpu
@@ -94,31 +95,31 @@ class _Geometry:
 
 
 class Fft:
-    """Stride 1, undilated, ungrouped, kernels of at least 2 taps on one side."""
+    """Undilated, ungrouped, kernels of at least 2 taps on one side; strides through space to depth."""
 
     name = "fft"
     parts = frozenset({"input"})
 
     def refuses(self, site: ConvSite, device: Device) -> str | None:
-        if site.stride != (1, 1):
-            return f"stride {site.stride[0]}x{site.stride[1]}: it would compute all outputs of stride 1 and drop most"
         if site.dilation != (1, 1):
             return f"dilation {site.dilation[0]}x{site.dilation[1]}: windows of that width are not worth a transform"
         if site.groups != 1:
             return f"{site.groups} groups: its products run over all input channels"
-        if site.kernel == (1, 1):
-            return "a 1x1 kernel has nothing to transform"
-        if max(site.kernel) > LARGEST // 2:
-            return f"a {site.kernel[0]}x{site.kernel[1]} kernel needs windows over {LARGEST} wide"
+        kernel = unit(site).kernel
+        if kernel == (1, 1):
+            return one_tap(site)
+        if max(kernel) > LARGEST // 2:
+            return f"a {kernel[0]}x{kernel[1]} kernel needs windows over {LARGEST} wide"
         return None
 
-    def variants(self, site: ConvSite) -> list[Variant]:
+    def variants(self, given: ConvSite) -> list[Variant]:
         """One for each window size, and the window that holds the whole image if it is small enough.
 
         The DFT keeps the energy, so nothing grows; its own sums are as long as the window.
         """
+        site = unit(given)
         smallest = max(site.kernel) + 1
-        windows = [_Geometry.tiled(site, n) for n in range(smallest + smallest % 2, LARGEST + 1, 2)]
+        windows = [_Geometry.tiled(site, n) for n in range(smallest, LARGEST + 1)]
         whole = _Geometry.of_whole(site)
         if max(whole.window) <= LARGEST:
             windows.append(whole)
@@ -128,22 +129,25 @@ class Fft:
             rounding = Rounding(site.in_channels + 2 * sum(g.window), 1.0, (g.t[0] - 1, g.t[1] - 1))
             tiles, c, o = site.batch * g.tiles[0] * g.tiles[1], site.in_channels, site.out_channels
             flop, moved = 8 * g.frequencies * tiles * c * o, 2 * 8 * g.frequencies * tiles * (c + o)
-            found.append(Variant(site, rounding, detail, flop, 8 * g.frequencies * c * o, moved, g))
+            found.append(Variant(given, rounding, detail, flop, 8 * g.frequencies * c * o, moved, g))
         return found
 
     def define(self, variant: Variant, weight: np.ndarray, bias: np.ndarray, relu: float | None, layout: str, cpu: Cpu):
         """See ``xframe.protocols.Lowering``."""
-        site, g = variant.site, variant.geometry
+        given, g = variant.site, variant.geometry
+        site, weight = unit(given), unit_weight(given, weight)
         c, o = pad_to(site.in_channels, cpu.lanes), pad_to(site.out_channels, cpu.lanes)
         points = site.batch * g.tiles[0] * g.tiles[1]
         tile = Tile.choose(points, o, cpu, parts=2)
         rows, columns = pad_to(points, tile.rows), pad_to(o, tile.columns)
-        if g.whole:  # what lies outside is left out of the transform, not read
+        if g.whole and site == given:  # what lies outside is left out of the transform, not read
             bare = ConvSite(site.batch, site.in_channels, site.in_hw, site.out_channels, site.kernel)
             image = Window.of(bare, *site.in_hw, layout, cpu)
+        elif g.whole:
+            image = Window.of(given, *site.in_hw, layout, cpu)
         else:
             height, width = ((n - 1) * t + w for n, t, w in zip(g.tiles, g.t, g.window, strict=True))
-            image = Window.of(site, height, width, layout, cpu)
+            image = Window.of(given, height, width, layout, cpu)
 
         spectrum = transformed(g.kernel_matrix(site.kernel), weight)
         spectrum = spectrum.reshape(g.frequencies, 2, *spectrum.shape[1:]).swapaxes(1, 2)

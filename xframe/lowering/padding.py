@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
-from xframe.lowering import ir
+from xframe.lowering import ir, space_to_depth
 from xframe.lowering.ir import T
+from xframe.lowering.space_to_depth import unit
 from xframe.lowering.stage import Stage, pad_to
 from xframe.lowering.target import Cpu
 from xframe.types import ConvSite
@@ -29,13 +30,19 @@ class Window:
 
     @staticmethod
     def of(site: ConvSite, height: int, width: int, layout: str, cpu: Cpu) -> "Window":
-        """Clipped where the image is NHWC and its channels are whole vectors, copied otherwise."""
-        c, (h, w), (top, left, _, _) = pad_to(site.in_channels, cpu.lanes), site.in_hw, site.pads
+        """The image that the convolution reads at stride 1.
+
+        Clipped where it is NHWC, its channels are whole vectors and the stride is 1; copied otherwise.
+        """
+        c, (h, w), (top, left, _, _) = pad_to(unit(site).in_channels, cpu.lanes), site.in_hw, site.pads
+        shape = (site.batch, height, width * c)
+        if site.stride != (1, 1):
+            return Window(height, width, c, space_to_depth.stage(site, height, width, c, layout, cpu), shape, None)
         if layout == "NHWC" and c == site.in_channels:
             whole = (top, left, h, w) == (0, 0, height, width)
             return Window(height, width, c, None, (site.batch, h, w * c), None if whole else (top, left, h, w))
         stage = pad_stage(site, height, width, c, layout, cpu)
-        return Window(height, width, c, stage, (site.batch, height, width * c), None)
+        return Window(height, width, c, stage, shape, None)
 
     def pixel(self, x, i, row, column, channel):
         """The value at (row, column) of the padded image ``i``, a vector if ``channel`` is one."""

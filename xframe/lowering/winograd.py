@@ -16,6 +16,7 @@ from tvm import te
 from xframe.lowering import ir, prefetch
 from xframe.lowering.ir import T
 from xframe.lowering.padding import Window
+from xframe.lowering.space_to_depth import one_tap, unit, unit_weight
 from xframe.lowering.stage import Stage, Tile, activate, clear_product, packed, pad_to, tile_product, transformed
 from xframe.lowering.straight_line import product as multiply
 from xframe.lowering.target import Cpu
@@ -91,30 +92,29 @@ class _Geometry:
 
 
 class Winograd:
-    """Stride 1, undilated, ungrouped, kernels of 2 to 7 taps a side (one side may have 1)."""
+    """Undilated, ungrouped, kernels of 2 to 7 taps a side (one side may have 1); strides through space to depth."""
 
     name = "winograd"
     parts = frozenset({"input"})
 
     def refuses(self, site: ConvSite, device: Device) -> str | None:
-        if site.stride != (1, 1):
-            return f"stride {site.stride[0]}x{site.stride[1]}: tiles of outputs share inputs only at stride 1"
         if site.dilation != (1, 1):
             return f"dilation {site.dilation[0]}x{site.dilation[1]}: the transforms need neighbouring taps"
         if site.groups != 1:
             return f"{site.groups} groups: its products run over all input channels"
-        if site.kernel == (1, 1):
-            return "a 1x1 kernel has nothing to transform"
-        if max(site.kernel) > LARGEST - 1:
-            return f"a {site.kernel[0]}x{site.kernel[1]} kernel needs tiles over {LARGEST} wide, too inexact in float32"
+        kernel = unit(site).kernel
+        if kernel == (1, 1):
+            return one_tap(site)
+        if max(kernel) > LARGEST - 1:
+            return f"a {kernel[0]}x{kernel[1]} kernel needs tiles over {LARGEST} wide, too inexact in float32"
         return None
 
-    def variants(self, site: ConvSite) -> list[Variant]:
+    def variants(self, given: ConvSite) -> list[Variant]:
         """One for each tile size.
 
         Sums run over channels; both transforms add their few terms; the transforms enlarge what is there.
         """
-        found = []
+        found, site = [], unit(given)
         for m in range(2, LARGEST - max(site.kernel) + 2):
             t = _Geometry.of(site, m)
             (mh, mw), (rh, rw) = t.m, t.r
@@ -123,12 +123,13 @@ class Winograd:
             frequencies, tiles = t.a[0] * t.a[1], site.batch * t.tiles[0] * t.tiles[1]
             c, o = site.in_channels, site.out_channels
             flop, moved = 2 * frequencies * tiles * c * o, 2 * 4 * frequencies * tiles * (c + o)
-            found.append(Variant(site, rounding, detail, flop, 4 * frequencies * c * o, moved, t))
+            found.append(Variant(given, rounding, detail, flop, 4 * frequencies * c * o, moved, t))
         return found
 
     def define(self, variant: Variant, weight: np.ndarray, bias: np.ndarray, relu: float | None, layout: str, cpu: Cpu):
         """See ``xframe.protocols.Lowering``."""
-        site, t = variant.site, variant.geometry
+        given, t = variant.site, variant.geometry
+        site, weight = unit(given), unit_weight(given, weight)
         c, o = pad_to(site.in_channels, cpu.lanes), pad_to(site.out_channels, cpu.lanes)
         frequencies, points = t.a[0] * t.a[1], site.batch * t.tiles[0] * t.tiles[1]
         height, width = ((n - 1) * m + a for n, m, a in zip(t.tiles, t.m, t.a, strict=True))
@@ -138,7 +139,7 @@ class Winograd:
         spectrum = transformed(np.kron(matrices(t.m[0], t.r[0])[1], matrices(t.m[1], t.r[1])[1]), weight)
         spectrum = np.pad(spectrum, ((0, 0), (0, c - site.in_channels), (0, 0)))
         weights = packed(spectrum, columns, tile.columns)
-        bias, window = np.pad(bias, (0, o - len(bias))), Window.of(site, height, width, layout, cpu)
+        bias, window = np.pad(bias, (0, o - len(bias))), Window.of(given, height, width, layout, cpu)
         stages = [
             window.stage,
             _input_stage(site, t, window, rows, cpu),
