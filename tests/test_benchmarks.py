@@ -5,9 +5,11 @@ import sys
 
 import pytest
 
-from benchmarks import lowerings
+from benchmarks import errors, lowerings
+from xframe.lowering.target import Cpu
+from xframe.registry import LOWERINGS
 from xframe.store import Run
-from xframe.types import Case, Measurement, Outcome, Plan
+from xframe.types import Case, ConvSite, Measurement, Outcome, Plan
 
 
 def measurement(runner, label, batch, seconds=(), reason=""):
@@ -54,3 +56,14 @@ def test_a_failed_row_is_shown_without_a_ratio(printed):
     assert json.loads(lines[1])["ratio"] is None
     _, lines = printed(measurement("tvm", "fft", 1, reason="it crashed"), options=())
     assert lines == ["batch 1   tvm  fft       FAILED: it crashed"]
+
+
+def test_the_table_of_errors_has_every_variant_and_none_beyond_its_prediction():
+    site = ConvSite(1, 5, (9, 9), 6, (5, 5))
+    rows = list(errors.rows(site, Cpu("llvm -mcpu=x86-64", 2)))
+    assert {r.lowering for r in rows} == set(LOWERINGS)
+    assert {r.detail for r in rows} >= {"F(2,5)", "F(4,5)", "8x8 tiles", "10x10 image"}
+    assert all(0 < r.measured <= r.predicted for r in rows)
+    header, _, *lines = errors.table([rows, rows])
+    assert len(lines) == len(rows)
+    assert {line.count("|") for line in lines} == {header.count("|")} == {9}

@@ -58,7 +58,7 @@ ErrorBudget = Annotated[
     typer.Option(
         metavar="X",
         help="Largest predicted error of a convolution relative to the RMS of its output: what tiles may be chosen,"
-        " for tvm. 1e-3 by default.",
+        " for tvm. 2e-3 by default.",
     ),
 ]
 Target = Annotated[

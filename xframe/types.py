@@ -209,8 +209,8 @@ class Device:
     index: int = 0
 
 
-#: Error budget unless another is asked for: above the prediction of every variant up to 3000 input channels.
-ERROR_BUDGET = 1e-3
+#: Error budget unless another is asked for: above the prediction of every variant up to 6000 input channels.
+ERROR_BUDGET = 2e-3
 
 
 @dataclass(frozen=True)

@@ -128,16 +128,18 @@ def accumulated(
 def predicted(rounding: Rounding) -> float:
     """Largest error to expect of a convolution that rounds like this, relative to the RMS of its outputs.
 
-    Before the data are known, products count as of random sign: S^2 = E, the output's mean square. With Z deviations of
-    what :func:`accumulated` says of that, no bias added and exact operands, this is
+    Before the data are known, products count as of random sign, so that E is the output's mean square; the largest
+    outputs, which err most, have S^2 = RANDOM E. Z deviations of what :func:`accumulated` says of those, with no bias
+    and exact operands, are
 
-        Z u sqrt((5/6 length growth^2 + 3) / 3).
+        Z u sqrt((11/6 length growth^2 + 6) / 3).
 
     Filters that cancel most of their input (S^2 far below E) err by more of their small output; the verdict's own bound
     knows the data and follows them.
     """
-    one = np.ones(1)
-    return Z * math.sqrt(float(accumulated(one, one, None, rounding.length, rounding)[0]))
+    energy = np.ones(1)
+    variance = accumulated(np.sqrt(RANDOM * energy), energy, None, rounding.length, rounding)
+    return Z * math.sqrt(float(variance[0]))
 
 
 def _accumulated(
