@@ -13,7 +13,7 @@ def without_frameworks():
     A backend is to be measured alone, and TVM's foreign function interface would load PyTorch wherever it is installed:
     2 s and 300 MB.
     """
-    hidden = [module for row in FRAMEWORKS.values() for module in row.needs if module not in sys.modules]
+    hidden = {module for row in FRAMEWORKS.values() for module in row.needs} - set(sys.modules)
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: there is no such module
     try:
         yield
