@@ -2,6 +2,7 @@
 
 import os
 import time
+from types import MappingProxyType
 
 import numpy as np
 import onnx
@@ -124,3 +125,55 @@ class Wrong(Honest):
 class Unfaithful(Honest):
     def compile(self, artifact, plan, device, threads):
         raise NotHonoured("something else would have run")
+
+
+class _Priced(Executable):
+    """Its profile has what ``prices`` say, (kernels, conversion) of a lowering in seconds, and 5 ms of others."""
+
+    prices = MappingProxyType({"gemm": (4e-3, 0), "direct": (3e-3, 0), "winograd": (1e-3, 5e-4), "fft": (1e-3, 3e-3)})
+
+    def profile(self):
+        kernels, now = [Kernel("others", 0.0, 5e-3)], 5e-3
+        for s in self.sites:
+            for role, spent in zip(("product", "pad"), self.prices[s.requested], strict=True):
+                kernels.append(Kernel(f"{s.name}_{role}", now, now + spent, s.site, role))
+                now += spent
+        return kernels
+
+
+class Priced(Honest):
+    executable = _Priced
+
+
+class SlowWinograd(Honest):
+    executable = type("_SlowWinograd", (_Priced,), {"prices": dict(_Priced.prices, winograd=(9e-3, 0))})
+
+
+class DearConversion(Honest):
+    executable = type("_DearConversion", (_Priced,), {"prices": dict(_Priced.prices, winograd=(1e-3, 9e-3))})
+
+
+class WinogradIsWrong(Priced):
+    """Wherever it is used."""
+
+    def compile(self, artifact, plan, device, threads):
+        made = super().compile(artifact, plan, device, threads)
+        if "winograd" in dict(plan.lowerings).values():
+            made.step = lambda: setattr(made, "out", [y + 1 for y in made.right])
+        return made
+
+
+class WinogradCrashes(Priced):
+    def compile(self, artifact, plan, device, threads):
+        if "winograd" in dict(plan.lowerings).values():
+            os.abort()
+        return super().compile(artifact, plan, device, threads)
+
+
+class BestIsUnfaithful(Priced):
+    """Honest under every plan but the one that the oracle made."""
+
+    def compile(self, artifact, plan, device, threads):
+        if plan.label == "best":
+            raise NotHonoured("something else would have run")
+        return super().compile(artifact, plan, device, threads)

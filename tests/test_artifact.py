@@ -104,6 +104,48 @@ def test_networks_of_the_onnx_package(name, sites, first):
         assert [s.groups for _, s in found.conv_sites] == [1, 2, 1, 2, 2]
 
 
+def test_convolutions_are_joined_through_what_keeps_images(put):
+    """A residual sum, a concatenation and pooling join; fully connected layers end the way; the input is nobody's."""
+
+    def conv(name, x):
+        return helper.make_node("Conv", [x, "w"], [name], name=name, pads=[1] * 4)
+
+    nodes = [
+        conv("a", "x"),
+        helper.make_node("Relu", ["a"], ["r"]),
+        conv("b", "r"),
+        helper.make_node("Add", ["r", "b"], ["s"]),
+        conv("c", "s"),
+        helper.make_node("Concat", ["b", "c"], ["t"], axis=0),
+        helper.make_node("MaxPool", ["t"], ["p"], kernel_shape=[3, 3], pads=[1] * 4),
+        conv("d", "p"),
+        helper.make_node("Reshape", ["d", "flat"], ["f"]),
+        helper.make_node("Gemm", ["f", "g"], ["h"]),
+        helper.make_node("Reshape", ["h", "image"], ["i"]),
+        conv("e", "i"),
+    ]
+    constants = {
+        "w": np.ones((2, 2, 3, 3), np.float32), "g": np.ones((32, 32), np.float32),
+        "flat": np.array([2, 32]), "image": np.array([2, 2, 4, 4]),
+    }  # fmt: skip
+    infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [k, 2, 4, 4]) for n, k in (("x", 1), ("e", 2))]
+    graph = helper.make_graph(
+        nodes, "g", infos[:1], infos[1:], [numpy_helper.from_array(v, n) for n, v in constants.items()]
+    )
+    path = put(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    assert artifact.conv_edges(artifact.load(path)) == [(0, 1), (0, 2), (1, 2), (1, 3), (2, 3)]
+
+
+def test_the_edges_of_a_residual_network():
+    """ResNet-50: 53 convolutions; the sums make each block read what several convolutions made."""
+    found = artifact.load(LIGHT / "light_resnet50.onnx")
+    edges = artifact.conv_edges(found)
+    assert {b for _, b in edges} == set(range(1, 53))
+    assert all(a < b for a, b in edges)
+    assert (0, 1) in edges
+    assert max(sum(b == n for _, b in edges) for n in range(53)) > 2
+
+
 def test_other_ranks_are_no_sites(put):
     assert artifact.load(put(network((1, 4, 9), (6, 4, 3)))).conv_sites == ()
     assert artifact.load(put(network((1, 4, 9, 9, 9), (6, 4, 3, 3, 3)))).conv_sites == ()

@@ -141,11 +141,24 @@ def test_a_profile_with_other_kernels_than_planned_does(job):
     assert m.reason == "no kernel of it ran"
 
 
+def test_profiled_passes_are_taken_in_turn(job):
+    stages = []
+    done = list(measure.measure([job("Fine"), job("Noisy")], replace(QUICK, profile=3), lambda c, s: stages.append(s)))
+    assert [len(m.profiles) for m in done] == [3, 3]
+    assert done[0].kernels == done[0].profiles[0] != ()
+    assert [s for s in stages if s.startswith("profile")] == [f"profile {n} of 3" for n in (1, 1, 2, 2, 3, 3)]
+
+
+def test_no_profile_if_none_is_wanted(job):
+    (m,) = measure.measure([job("Fine")], replace(QUICK, profile=0))
+    assert (m.outcome, m.profiles, m.kernels) == (Outcome.OK, (), ())
+
+
 def test_a_profile_that_crashes_does_not_cost_the_row(job):
-    (m,) = measure.measure([job("BadProfile")], QUICK)
+    (m,) = measure.measure([job("BadProfile")], replace(QUICK, profile=2))
     assert m.outcome == Outcome.OK
     assert m.kernels == ()
-    assert any("no profile: the worker process died" in n for n in m.notes)
+    assert sum("no profile: the worker process died" in n for n in m.notes) == 1
 
 
 def test_a_judge_that_raises_fails_its_row_only(job):
@@ -294,7 +307,7 @@ def test_a_feed_too_many_still_only_costs_its_row(job):
 def test_progress_names_the_stages_in_order(job):
     stages = []
     list(measure.measure([job("Fine")], QUICK, lambda case, stage: stages.append(stage)))
-    assert stages == ["open", "round 1 of 2", "round 2 of 2", "verify again", "profile"]
+    assert stages == ["open", "round 1 of 2", "round 2 of 2", "verify again", "profile 1 of 1"]
 
 
 def test_host_facts_are_complete_and_plain():

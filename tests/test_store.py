@@ -21,12 +21,13 @@ GOOD = Measurement(
     rounds=((0.004, 0.001), (0.002, 0.003)),
     seconds={"compile": 1.5, "build": 2.0},
     sites=(SiteRecord(SITE, "conv", "gemm", "gemm", "", Rounding(27)),),
-    kernels=(Kernel("k", 0.0, 0.001, SITE),),
+    profiles=((Kernel("k", 0.0, 0.001, SITE, "pad"),),),
     error=1e-6,
     error_bound=1e-5,
     error_ratio=0.1,
     peak_bytes=123,
     environment={"threads": 2},
+    prediction={"total_s": 0.002},
     notes=("a note",),
 )
 BAD = Measurement(Case("tiny", None, "native", Plan(), "cpu", 1, 2), Outcome.MISMATCH, "NaN", error=float("nan"))
@@ -70,12 +71,35 @@ def test_what_is_read_is_what_was_written(tmp_path):
     assert data == store.read(path.parent)
     good, bad = data["rows"]
     assert good["rounds_s"] == [[0.004, 0.001], [0.002, 0.003]]
-    assert good["sites"][0]["site"] == good["kernels"][0]["site"] == SITE.key
+    assert good["sites"][0]["site"] == good["profiles"][0][0]["site"] == SITE.key
     assert good["plan"] == PLAN.to_json()
+    assert (good["prediction"], bad["prediction"]) == ({"total_s": 0.002}, {})
     assert good["artifact"]["sha256"] == "ab"
     assert bad["rounds_s"] == []
     assert {k: good[k] for k in ROW_KEYS} == store.row(GOOD)
     assert "NaN" not in path.read_text().replace('"reason": "NaN"', "")
+
+
+def test_each_best_plan_has_a_file_with_the_framework_where_it_matters(tmp_path):
+    def best(framework, lowering, outcome=Outcome.OK, batch=1):
+        plan = Plan("best", ((SITE, lowering),))
+        case = replace(GOOD.case, plan=plan, framework=framework, batch=batch)
+        return replace(GOOD, case=case, outcome=outcome, reason="" if outcome == Outcome.OK else "wrong")
+
+    rows = [
+        GOOD,
+        best("jax", "gemm"),
+        best("pytorch", "gemm"),
+        best("tensorflow", "direct"),
+        best("jax", "fft", batch=2),
+    ]
+    store.write(run(*rows, best("jax", "fft", Outcome.MISMATCH, batch=3)), tmp_path)
+    plans = {
+        p.name: json.loads(p.read_text())["lowerings"][SITE.key] for p in tmp_path.iterdir() if p.name != "run.json"
+    }
+    assert plans == {
+        "best-tiny-b1-t2.json": "gemm", "best-tiny-tensorflow-b1-t2.json": "direct", "best-tiny-b2-t2.json": "fft",
+    }  # fmt: skip
 
 
 def test_failure_in_the_middle_leaves_the_old_file(tmp_path, monkeypatch):

@@ -110,6 +110,27 @@ def read(path: str | Path) -> onnx.ModelProto:
     return _valid(path, _parsed(path))
 
 
+def conv_edges(found: Artifact) -> list[tuple[int, int]]:
+    """Which convolutions read what which others made: (producer, consumer), positions in ``found.conv_sites``.
+
+    What lies between is passed through (activations, pooling, concatenation, additions, transposes), but not products
+    with weights (Gemm, MatMul), whose output is no image.
+    """
+    names = [name for name, _ in found.conv_sites]
+    makers: dict[str, set[int]] = {}
+    edges: list[tuple[int, int]] = []
+    number = 0
+    for node in read(found.path).graph.node:
+        before: set[int] = set().union(*(makers.get(name, ()) for name in node.input))
+        if node.op_type == "Conv" and names[number : number + 1] == [title(node)]:
+            edges += [(i, number) for i in sorted(before)]
+            before, number = {number}, number + 1
+        elif node.op_type in ("Gemm", "MatMul"):
+            before = set()
+        makers.update(dict.fromkeys(node.output, before))
+    return edges
+
+
 def opset(proto: onnx.ModelProto) -> int:
     """Version of the standard operator set, 0 when the model does not import it."""
     return max((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), default=0)

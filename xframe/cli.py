@@ -49,7 +49,8 @@ Lowerings = Annotated[
     typer.Option(
         "--lowering",
         metavar="A,B",
-        help="auto, gemm, direct, winograd, fft or plan.json, for tvm. By default all of them, with --fallback direct.",
+        help="auto, gemm, direct, winograd, fft, best (measures all of those first) or plan.json, for tvm. By default"
+        " auto and every lowering, with --fallback direct.",
     ),
 ]
 Fallback = Annotated[str | None, typer.Option(metavar="NAME", help="Lowering where the asked one refuses a site.")]
@@ -73,7 +74,7 @@ TimeLimit = Annotated[
     float | None, typer.Option(metavar="SECONDS", help="Limit of one step of a row, compiling included.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object a line for each row, and nothing else.")]
-Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="DIR", help="Write run.json there.")]
+Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="DIR", help="Where run.json and best plans go.")]
 
 
 @app.command()
@@ -119,7 +120,7 @@ def run(
     model: Model = "alexnet",
     framework: Annotated[str | None, typer.Option(metavar="NAME", help="pytorch, unless the model is a file.")] = None,
     backend: Annotated[str, typer.Option(metavar="NAME", help="native, ort, tvm or openvino.")] = "tvm",
-    lowering: Annotated[str, typer.Option(metavar="NAME", help="auto, a lowering, or plan.json.")] = "auto",
+    lowering: Annotated[str, typer.Option(metavar="NAME", help="auto, a lowering, best, or plan.json.")] = "auto",
     fallback: Fallback = None,
     error_budget: ErrorBudget = None,
     target: Target = None,

@@ -14,13 +14,14 @@ from typing import Any
 from xframe import environment, exports, planning
 from xframe.errors import Unavailable, UsageError, XframeError
 from xframe.measure import Budget, Job, measure
+from xframe.oracle import Oracle
 from xframe.registry import BACKENDS, FRAMEWORKS, LOWERINGS, Row, defaults, resolve
 from xframe.store import SCHEMA, Run
 from xframe.subject import Subject, is_file
 from xframe.types import ERROR_BUDGET, Artifact, Case, Device, Measurement, Outcome, Plan
 from xframe.worker.alone import without_frameworks
 
-NATIVE, AUTO = "native", planning.AUTO
+NATIVE, AUTO, BEST = "native", planning.AUTO, planning.BEST
 #: The backend that can be told a lowering. All others pick by themselves, and have one row.
 PLANNED = "tvm"
 #: When no lowering is asked for: all of them, and this one wherever one refuses.
@@ -50,8 +51,9 @@ class Request:
     runners
         ``native`` and names of backends.
     lowerings
-        ``auto``, names of lowerings, or paths of plan files, for the backends that can be told one. None: ``auto`` and
-        every lowering, with the fallback ``direct`` implied.
+        ``auto``, names of lowerings, ``best`` (see ``xframe.oracle``: it measures all of them first), or paths of plan
+        files, for the backends that can be told one. None: ``auto`` and every lowering, with the fallback ``direct``
+        implied.
     fallback
         Lowering for the sites that the asked one refuses; None: such a row is UNSUPPORTED.
     error_budget
@@ -197,13 +199,13 @@ def _runner(name: str) -> str:
 
 
 def _lowering(label: str) -> str:
-    """A lowering's registered name; ``auto`` and the path of a plan pass through."""
-    if label.lower() == AUTO or label.endswith(".json"):
-        return label if label.endswith(".json") else AUTO
+    """A lowering's registered name; ``auto``, ``best`` and the path of a plan pass through."""
+    if label.lower() in (AUTO, BEST) or label.endswith(".json"):
+        return label if label.endswith(".json") else label.lower()
     try:
         return resolve(LOWERINGS, label, "lowering")
     except UsageError as e:
-        raise UsageError(f"{e} (or {AUTO}, or the path of a plan, which ends in .json)") from None
+        raise UsageError(f"{e} (or {AUTO}, {BEST}, or the path of a plan, which ends in .json)") from None
 
 
 def _batches(asked: Request, subject: Subject) -> tuple[int, ...]:
@@ -247,26 +249,34 @@ def _measured(
                 artifacts[framework] = under_way.result(framework)[0]
             except XframeError as e:
                 artifacts[framework] = type(e)(f"no export of {framework}: {e}")
+
+    def job(case: Case) -> Job:
+        return Job(case, subject.spec, subject.weights, feeds, judge, inputs_matter)
+
+    costs = _stages(lambda line: progress(f"costs of {BEST}: {line}"))
+    oracle = Oracle(_device(asked.device), asked.fallback or IMPLIED_FALLBACK, asked.budget, costs)
     for threads in asked.threads:
         ready: dict[Case, list[Case]] = {}  # two plan files may turn out to say the same
         for case in (c for c in cases if c.threads == threads):
             try:
-                ready.setdefault(_ready(case, artifacts, asked), []).append(case)
+                known = _ready(case, artifacts, asked)
+                known = oracle.best(job(known)) if case.plan.label == BEST else known
+                ready.setdefault(known, []).append(case)
             except XframeError as e:
                 progress(f"{title(case)}: {e.outcome.value}")
                 yield case, Measurement(case, e.outcome, str(e))
-        jobs = [Job(case, subject.spec, subject.weights, feeds, judge, inputs_matter) for case in ready]
-        for measurement in measure(jobs, asked.budget, _stages(progress)):
+        for measurement in map(oracle.compared, measure(map(job, ready), asked.budget, _stages(progress))):
             progress(f"{title(measurement.case)}: {measurement.outcome.value}")
             yield from ((case, measurement) for case in ready[measurement.case])
 
 
 def _exports(asked: Request, subject: Subject, batch: int, cases: Sequence[Case]) -> exports.Exports:
     """The exports that some case needs, begun. A file is one already."""
-    if subject.spec is None or subject.weights is None or all(c.runner == NATIVE for c in cases):
+    if subject.spec is None or subject.weights is None:
         return exports.Exports(())
     network = (subject.spec, subject.weights, batch, len(environment.allowed_cpus()))
-    return exports.Exports(exports.Export(f, *network) for f in asked.frameworks or ())
+    wanted = dict.fromkeys(c.framework for c in cases if c.framework and c.runner != NATIVE)
+    return exports.Exports(exports.Export(f, *network) for f in wanted)
 
 
 def _ready(case: Case, artifacts: dict[str | None, Artifact | XframeError], asked: Request) -> Case:
@@ -282,12 +292,13 @@ def _ready(case: Case, artifacts: dict[str | None, Artifact | XframeError], aske
 
 
 def _stages(progress: Progress) -> Callable[[Case, str], None]:
-    """The stages of measuring as lines; a round is one line, whatever number of cases it visits."""
+    """The stages of measuring as lines; what is done to all cases in turn is one line."""
     last = ""
 
     def on_stage(case: Case, stage: str) -> None:
         nonlocal last
-        line = f"timing, {stage}" if stage.startswith("round") else f"{title(case)}: {stage}"
+        together = {"round": f"timing, {stage}", "profile": stage}
+        line = together.get(stage.split()[0], f"{title(case)}: {stage}")
         if line != last:
             progress(line)
         last = line

@@ -57,3 +57,9 @@ class WorkerDied(XframeError):
 
 class WorkerTimeout(XframeError):
     outcome = Outcome.TIMEOUT
+
+
+def by_outcome(outcome, reason):
+    """The error of an outcome's name, for one that was only told about."""
+    classes = (Unsupported, Unavailable, NotHonoured, Mismatch, WorkerTimeout)
+    return next((c for c in classes if c.outcome.value == outcome), XframeError)(reason)

@@ -34,7 +34,7 @@ STARTS = 2
 #: What a worker needs before its weights: interpreter and framework, bytes.
 _BASE_BYTES = 600 << 20
 #: CPUs that other processes may use during a visit before the row says so.
-_FOREIGN = 0.15
+FOREIGN = 0.15
 
 Progress = Callable[[Case, str], None]
 
@@ -46,7 +46,7 @@ class Budget:
     Each case is visited ``rounds`` times in turn with the others. A visit ends once ``min_samples`` and ``min_seconds``
     are reached and the interquartile range over the median is at most ``noise``, at the latest after ``max_seconds``,
     but never without a sample. ``open_limit`` bounds import and compilation, ``run_limit`` every other command.
-    ``workers`` bounds the cases that are interleaved; None: as many as memory allows.
+    ``workers`` bounds the cases that are interleaved; None: as many as memory allows. ``profile``: profiled passes.
     """
 
     rounds: int = 3
@@ -57,7 +57,7 @@ class Budget:
     open_limit: float = 900.0
     run_limit: float = 120.0
     workers: int | None = None
-    profile: bool = True
+    profile: int = 1
 
     def __post_init__(self) -> None:
         for name in ("rounds", "min_samples", "max_seconds", "open_limit", "run_limit"):
@@ -133,7 +133,8 @@ class _Row:
     outputs: list[list[np.ndarray]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     sites: tuple[SiteRecord, ...] = ()
-    kernels: tuple[Kernel, ...] = ()
+    profiles: list[tuple[Kernel, ...]] = field(default_factory=list)
+    unfaithful: NotHonoured | None = None
     verdicts: "list[Verdict]" = field(default_factory=list)
     peak: int | None = None
     facts: dict[str, Any] = field(
@@ -204,15 +205,14 @@ class _Row:
         self.outputs = [*(self.run(feed) for feed in self.job.feeds[:-1]), last]
         self.verify("after")
 
-    def profile(self) -> NotHonoured | None:
-        """A profiled step. It may fail without costing the row; what shows that a plan was not honoured comes back."""
+    def profile(self) -> None:
+        """One more profiled step. It may fail without costing the row, unless it shows other kernels than planned."""
         try:
-            self.kernels = wire.kernels_of(self.call("profile", self.budget.run_limit)["kernels"])
+            self.profiles.append(wire.kernels_of(self.call("profile", self.budget.run_limit)["kernels"]))
+        except NotHonoured as e:
+            self.unfaithful = e
         except XframeError as e:
-            if isinstance(e, NotHonoured):
-                return e
             self.notes.append(f"no profile: {e}")
-        return None
 
     def result(self, error: BaseException | None = None) -> Measurement:
         """What is known of the row, closed by ``error`` or well."""
@@ -226,7 +226,7 @@ class _Row:
             self.notes.append(
                 f"{unsettled} of {len(self.rounds)} visits ended at their cap, before the noise was down to its target"
             )
-        if (foreign := max(self.facts["foreign_load"], default=0.0)) > _FOREIGN:
+        if (foreign := max(self.facts["foreign_load"], default=0.0)) > FOREIGN:
             self.notes.append(f"other processes used up to {foreign:.1f} CPUs while it was timed: times are too long")
         worst = max(self.verdicts, key=lambda v: v.ratio if v.ratio is not None else float("inf"), default=None)
         return Measurement(
@@ -236,7 +236,7 @@ class _Row:
             rounds=tuple(self.rounds),
             seconds=self.seconds,
             sites=self.sites,
-            kernels=self.kernels,
+            profiles=tuple(self.profiles),
             error=worst.error if worst else None,
             error_bound=worst.bound if worst else None,
             error_ratio=worst.ratio if worst else None,
@@ -343,18 +343,18 @@ def _group(
             if stop is not None:
                 raise
             stop = e
-    for row in verified:
-        error = None
-        try:
-            if stop is None and budget.profile:
-                progress(row.job.case, "profile")
+    try:
+        for turn in range(budget.profile if stop is None else 0):
+            for row in [r for r in verified if len(r.profiles) == turn]:  # not those of which one failed
+                progress(row.job.case, f"profile {turn + 1} of {budget.profile}")
                 settle([r.worker.pid for r in live if r.worker])
-                error = row.profile()
-        except KeyboardInterrupt as e:
-            stop = e
+                row.profile()
+    except KeyboardInterrupt as e:
+        stop = e
+    for row in verified:
         if stop is not None:
             row.notes.append(f"interrupted after {len(row.rounds)} of {budget.rounds} rounds")
-        yield ended(row, error)
+        yield ended(row, row.unfaithful)
     if stop is not None:
         raise stop
 

@@ -9,7 +9,7 @@ from xframe.errors import Unavailable, Unsupported, UsageError
 from xframe.lowering.variants import refusal
 from xframe.types import ERROR_BUDGET, ConvSite, Device, Plan
 
-AUTO = "auto"
+AUTO, BEST = "auto", "best"
 
 
 def plan(
@@ -21,6 +21,8 @@ def plan(
     target: str | None = None,
 ) -> Plan:
     """The plan for ``label``: ``auto``, a lowering's name, or the path of a plan's JSON file.
+
+    That for ``best`` has no lowerings yet: ``xframe.oracle`` finds them by measuring.
 
     Parameters
     ----------
@@ -41,6 +43,8 @@ def plan(
     sites, target = list(dict.fromkeys(sites)), _checked(target)
     if label == AUTO:
         return Plan(AUTO, target=target)
+    if label == BEST:
+        return Plan(BEST, error_budget=error_budget or ERROR_BUDGET, target=target)
     if label.endswith(".json"):
         return _from_file(label, sites, error_budget, target)
     budget = error_budget or ERROR_BUDGET

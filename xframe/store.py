@@ -9,7 +9,8 @@ from typing import Any
 
 from xframe.errors import XframeError
 from xframe.files import atomic
-from xframe.types import Measurement, Outcome
+from xframe.planning import BEST
+from xframe.types import Measurement, Outcome, Plan
 from xframe.worker.timing import quartiles
 from xframe.worker.wire import plain
 
@@ -81,7 +82,8 @@ def _detailed(measurement: Measurement) -> dict[str, Any]:
         "rounds_s": measurement.rounds,
         "seconds": measurement.seconds,
         "sites": measurement.sites,
-        "kernels": measurement.kernels,
+        "profiles": measurement.profiles,
+        "prediction": measurement.prediction,
         "environment": measurement.environment,
     }
     return {**row(measurement), **_finite(plain(extra))}
@@ -97,7 +99,7 @@ def _finite(value: Any) -> Any:
 
 
 def write(run: Run, folder: Path) -> Path:
-    """Write ``folder/run.json``, whole or not at all; an older one stays until then.
+    """Write ``folder/run.json``, whole or not at all, an older one stays until then; and each plan ``best`` beside it.
 
     Raises
     ------
@@ -115,7 +117,23 @@ def write(run: Run, folder: Path) -> Path:
     text = json.dumps(content, indent=1, allow_nan=False)
     with atomic(path) as part:
         part.write_text(text + "\n", encoding="utf-8")
+    for name, plan in _best_plans(run.measurements).items():
+        with atomic(Path(folder) / name) as part:
+            part.write_text(json.dumps(plan.to_json(), indent=1) + "\n", encoding="utf-8")
     return path
+
+
+def _best_plans(measurements: Sequence[Measurement]) -> dict[str, Plan]:
+    """File name -> plan; the framework is in the name only where frameworks differ in their plan."""
+    plans: dict[str, Plan] = {}
+    for m in measurements:
+        case = m.case
+        if m.outcome == Outcome.OK and case.plan.label == BEST:
+            size = f"b{case.batch}-t{case.threads}.json"
+            name = f"{BEST}-{case.model}-{size}"
+            if plans.setdefault(name, case.plan) != case.plan:
+                plans[f"{BEST}-{case.model}-{case.framework}-{size}"] = case.plan
+    return plans
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -277,12 +277,16 @@ class SiteRecord:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel seen in a profiled pass: seconds from its start; ``site`` when it belongs to a convolution."""
+    """One kernel seen in a profiled pass: seconds from its start; ``site`` when it belongs to a convolution.
+
+    ``role``: of its stage in the lowering (``pad``, ``product``, ...), where there is one.
+    """
 
     name: str
     start: float
     end: float
     site: Optional[ConvSite] = None
+    role: str = ""
 
 
 class Outcome(str, Enum):
@@ -316,11 +320,12 @@ class Case:
 @dataclass(frozen=True)
 class Measurement:
     """The result of a case. ``rounds`` are raw seconds, one tuple per visit; statistics are derived, never stored.
+    ``profiles`` are the kernels of each profiled pass.
 
     ``seconds``: one-off times by name (``import``, ``compile``, ``first``). ``error`` is the largest absolute deviation
     from the float64 reference over all checked inputs; ``error_ratio`` the largest of deviation over its own element's
     bound (below 1 in a verified row); ``error_bound`` the bound at that element. ``peak_bytes`` is the worker's peak
-    resident memory.
+    resident memory. ``prediction``: what a plan ``best`` should take (``xframe.analysis.costs``), else empty.
     """
 
     case: Case
@@ -329,13 +334,14 @@ class Measurement:
     rounds: Tuple[Tuple[float, ...], ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
     sites: Tuple[SiteRecord, ...] = ()
-    kernels: Tuple[Kernel, ...] = ()
+    profiles: Tuple[Tuple[Kernel, ...], ...] = ()
     error: Optional[float] = None
     error_bound: Optional[float] = None
     error_ratio: Optional[float] = None
     peak_bytes: Optional[int] = None
     environment: Mapping[str, Any] = field(default_factory=dict)
     notes: Tuple[str, ...] = ()
+    prediction: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self):
         if self.outcome == Outcome.OK and not self.samples:
@@ -347,3 +353,8 @@ class Measurement:
     def samples(self) -> Tuple[float, ...]:
         """All raw seconds, rounds joined."""
         return tuple(s for r in self.rounds for s in r)
+
+    @property
+    def kernels(self) -> Tuple[Kernel, ...]:
+        """The kernels of the first profiled pass; empty where there is none."""
+        return self.profiles[0] if self.profiles else ()

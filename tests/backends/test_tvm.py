@@ -116,7 +116,9 @@ def test_profile_ties_kernels_to_their_site(backend, loaded):
     outputs(executable, conv_data(SITE, 1)[0])
     kernels = executable.profile()
     mine = [k for k in kernels if k.site == SITE]
-    assert [k.name for k in mine] == [f"conv1_winograd_{r}" for r in ("pad", "input", "product", "output")]
+    roles = ["pad", "input", "product", "output"]
+    assert [k.name for k in mine] == [f"conv1_winograd_{r}" for r in roles]
+    assert [k.role for k in mine] == roles
     assert all(0 <= a.start <= a.end <= b.start for a, b in pairwise(kernels))
 
 

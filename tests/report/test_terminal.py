@@ -21,7 +21,7 @@ def measurement(framework, runner, seconds, plan=None, kernels=(), batch=1, thre
     case = Case("alexnet", framework, runner, plan or Plan(), "cpu", batch, threads, artifact)
     rounds = ((seconds, seconds * 1.5), (seconds,)) if seconds else ()
     placed = tuple(Kernel("k", i, i + s, site) for i, (site, s) in enumerate(kernels))
-    return Measurement(case, outcome, rounds=rounds, kernels=placed, **fields)
+    return Measurement(case, outcome, rounds=rounds, profiles=(placed,), **fields)
 
 
 def text(*measurements, request=None):
@@ -89,6 +89,17 @@ def test_a_fallback_is_never_the_best_of_its_site():
     )
     (line,) = (x for x in report.splitlines() if x.startswith("3x224x224"))
     assert re.split(r"\s{2,}", line.strip())[1:] == ["2.000*", "(1.000)"]
+
+
+def test_a_plan_of_several_lowerings_shows_which_it_took():
+    best = Plan("best", ((CONV1, "direct"), (CONV2, "winograd")))
+    report = text(
+        measurement("jax", "tvm", 0.01, FELL_BACK, [(CONV1, 1e-3), (CONV2, 2e-3)]),
+        measurement("jax", "tvm", 0.01, best, [(CONV1, 1.5e-3), (CONV2, 1e-3)]),
+    )
+    conv1, conv2 = (next(x for x in report.splitlines() if x.startswith(s)) for s in ("3x224x224", "64x27x27"))
+    assert re.split(r"\s{2,}", conv1.strip())[1:] == ["(1.000)", "direct 1.500*"]
+    assert re.split(r"\s{2,}", conv2.strip())[1:] == ["2.000", "winograd 1.000*"]
 
 
 def test_no_site_table_without_profiled_sites_or_from_rows_that_are_not_ok():

@@ -29,7 +29,7 @@ def test_records_come_back_equal():
         SiteRecord(SITE, "conv3", None, None),
     )
     assert wire.sites_of(through_json(records)) == records
-    kernels = (Kernel("a", 0.0, 1.5, SITE), Kernel("b", 1.5, 2.0))
+    kernels = (Kernel("a", 0.0, 1.5, SITE, "pad"), Kernel("b", 1.5, 2.0))
     assert wire.kernels_of(through_json(kernels)) == kernels
     plan = Plan("winograd", ((SITE, "winograd"),), ((ConvSite(1, 3, (8, 8), 4, (1, 1)), "1x1"),))
     assert Plan.from_json(through_json(plan)) == plan

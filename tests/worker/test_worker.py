@@ -149,7 +149,8 @@ def test_python_errors_are_one_line_and_the_traceback_is_in_the_log(worker, open
         worker.run([FEED], 30)
     assert str(e.value) == "ValueError: first line"
     assert "Traceback" in worker.log()
-    assert worker.call("profile", 30)["ok"]  # it lives on
+    with pytest.raises(errors.XframeError, match="first line"):
+        worker.call("profile", 30)  # it lives on
 
 
 def test_memory_error_says_so(worker, opened):

@@ -21,6 +21,7 @@ import tvm_ffi
 
 from xframe import files
 from xframe.errors import NotHonoured, Unavailable, Unsupported, XframeError
+from xframe.lowering.identity import identity
 from xframe.types import Artifact, ConvSite, Kernel, Plan, SiteRecord
 from xframe.worker import wire
 
@@ -65,12 +66,8 @@ class Tvm:
     def _key(self, artifact: Artifact, plan: Plan, threads: int) -> str:
         """What the compiled code depends on: graph, plan, TVM, our own sources, and this machine's processor."""
         choices = {k: v for k, v in plan.to_json().items() if k not in ("label", "fallback")}
-        parts = [artifact.sha256, json.dumps(choices, sort_keys=True), self.version, _processor()]
-        digest = hashlib.sha256("\n".join([*parts, str(threads)]).encode())
-        sources = Path(__file__).parent.parent / "lowering"
-        for source in (Path(__file__), *sorted(sources.glob("*.py"))):
-            digest.update(source.read_bytes())
-        return digest.hexdigest()[:32]
+        parts = [artifact.sha256, json.dumps(choices, sort_keys=True), identity(), str(threads)]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
     def _build(self, artifact: Artifact, plan: Plan, threads: int, folder: Path) -> None:
         import onnx
@@ -149,9 +146,10 @@ class TvmExecutable:
         for (name, _, begin), (_, _, end) in zip(seen[::2], seen[1::2], strict=True):
             site, _, rest = name.partition("_")
             record = sites.get(site)
-            if record and record.requested and rest.startswith(record.requested + "_"):
+            role = rest.removeprefix(f"{record.requested}_") if record else ""
+            if record and role != rest:
                 ran[record.site] += 1
-            kernels.append(Kernel(name, begin - start, end - start, record.site if record else None))
+            kernels.append(Kernel(name, begin - start, end - start, record.site if record else None, role))
         planned = Counter(s.site for s in self.sites if s.requested)
         missing = [s.name for s in self.sites if s.requested and ran[s.site] < planned[s.site]]
         if missing:
@@ -252,12 +250,3 @@ def _load_runtime() -> None:
         raise Unavailable("the TVM backend needs apache-tvm: pip install 'xframe-eval[tvm]'")
     suffix = {"Darwin": "dylib", "Windows": "dll"}.get(platform.system(), "so")
     ctypes.CDLL(str(Path(found.submodule_search_locations[0]) / "lib" / f"libtvm_runtime.{suffix}"), ctypes.RTLD_GLOBAL)
-
-
-def _processor() -> str:
-    """What distinguishes this processor from another that may share the cache folder."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return "\n".join(sorted({x for x in lines if x.split(":")[0].strip() in ("model name", "flags", "Features")}))
-    except OSError:
-        return platform.processor() + platform.machine()

@@ -123,6 +123,7 @@ def _site_table(rows: Sequence[Measurement]) -> Table | None:
     """Site by runner and lowering; None when no kernel could be joined to a site."""
     times: dict[ConvSite, dict[str, list[float]]] = {}
     refused: set[tuple[ConvSite, str]] = set()
+    took: dict[tuple[ConvSite, str], dict[str, None]] = {}  # in plans that name one lowering here, another there
     counts: Counter[ConvSite] = Counter()
     columns: dict[str, None] = {}
     for m in rows:
@@ -135,6 +136,9 @@ def _site_table(rows: Sequence[Measurement]) -> Table | None:
             continue
         column = f"{m.case.runner} {m.case.plan.label}"
         refused.update((site, column) for site, _ in m.case.plan.fallback)
+        for site, name in m.case.plan.lowerings:
+            if name != m.case.plan.label and (site, column) not in refused:
+                took.setdefault((site, column), {})[name] = None
         for site in times:
             spent = [k.end - k.start for k in m.kernels if k.site == site]
             if spent:
@@ -154,6 +158,7 @@ def _site_table(rows: Sequence[Measurement]) -> Table | None:
         for column in columns:
             text = f"{medians[column] * 1e3:.3f}" if column in medians else "-"
             text = f"({text})" if column in medians and column not in own else text
+            text = " ".join(["/".join(took.get((site, column), ())), text]).lstrip()
             cells.append(Text(f"{text}*" if column == best else f"{text} ", style="bold" if column == best else ""))
         table.add_row(*cells)
     return table

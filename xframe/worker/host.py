@@ -21,9 +21,6 @@ _UNEVEN = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "
 _OUT_OF_MEMORY = ("bad_alloc", "MemoryError", "Cannot allocate memory", "out of memory")
 #: Longest wait for spinning threads, seconds. Intel's OpenMP spins 0.2 s by default.
 _SETTLE = 0.3
-_BY_OUTCOME = {
-    c.outcome.value: c for c in (errors.Unsupported, errors.Unavailable, errors.NotHonoured, errors.Mismatch)
-}
 
 
 def worker_environment(threads: int, device: str = "cpu") -> Dict[str, str]:
@@ -147,7 +144,7 @@ class Worker:
             self.kill()
             raise
         if not reply["ok"]:
-            raise _BY_OUTCOME.get(reply["outcome"], errors.XframeError)(reply["reason"])
+            raise errors.by_outcome(reply["outcome"], reply["reason"])
         return reply
 
     def run(self, feeds: Sequence[Any], limit: float) -> Tuple[List[Any], Dict[str, Any]]:

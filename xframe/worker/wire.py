@@ -56,9 +56,7 @@ def sites_of(rows: Iterable[Mapping[str, Any]]) -> Tuple[SiteRecord, ...]:
 
 def kernels_of(rows: Iterable[Mapping[str, Any]]) -> Tuple[Kernel, ...]:
     """The inverse of :func:`plain` for kernels."""
-    return tuple(
-        Kernel(r["name"], r["start"], r["end"], ConvSite.parse(r["site"]) if r["site"] else None) for r in rows
-    )
+    return tuple(Kernel(**dict(r, site=ConvSite.parse(r["site"]) if r["site"] else None)) for r in rows)
 
 
 def save_arrays(path: str, arrays: Iterable[Any]) -> None:

@@ -1,0 +1,157 @@
+"""The plan ``best``: costs come from measured plans, the choice from costs, the row from running it."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.test_comparison import QUICK, rows
+from xframe import oracle, store
+from xframe.comparison import Request, compare
+from xframe.types import Outcome
+
+BEST = Request("pair", ("pytorch",), ("tvm",), ("best",), threads=(1,), baseline=False, budget=replace(QUICK, rounds=1))
+#: Winograd and FFT refuse the second convolution.
+PAIR = """
+from xframe.types import ModelSpec, layer
+
+SPEC = ModelSpec("pair", (3, 8, 8), (
+    layer("conv1", "conv", out=4, kernel=3, pads=1), layer("relu1", "relu"),
+    layer("conv2", "conv", out=4, kernel=1), layer("flatten", "flatten"), layer("fc", "fc", out=5),
+))
+"""
+
+
+@pytest.fixture(autouse=True)
+def pair(plugins, tmp_path, monkeypatch):
+    """The network; and however busy this machine is, its costs are kept."""
+    (tmp_path / "models" / "pair.py").write_text(PAIR)
+    monkeypatch.setattr(oracle, "FOREIGN", math.inf)
+
+
+def best(**changes):
+    (m,) = compare(replace(BEST, **changes)).measurements
+    return m
+
+
+def chosen(m):
+    return [m.case.plan[site] for _, site in m.case.artifact.conv_sites]
+
+
+def kept(tmp_path):
+    return sorted((tmp_path / "home" / "costs").glob("*.json"))
+
+
+def test_each_convolution_takes_what_costs_least_and_the_prediction_is_told(plugins):
+    plugins(pytorch="Honest", tvm="Priced")
+    m = best()
+    assert m.outcome == Outcome.OK
+    assert chosen(m) == ["winograd", "direct"]
+    assert m.case.plan.fallback == ()
+    assert [s.requested for s in m.sites] == ["winograd", "direct"]
+    parts = {k: v for k, v in m.prediction.items() if k not in ("total_s", "optimal")}
+    assert m.prediction["optimal"]
+    assert m.prediction["total_s"] == pytest.approx(sum(parts.values()))
+    assert parts.pop("beyond_s") < 0  # a fake's step is shorter than what its profile says
+    assert parts == {k: pytest.approx(v) for k, v in (("sites_s", 4e-3), ("conversions_s", 5e-4), ("other_s", 5e-3))}
+    (note,) = (n for n in m.notes if n.startswith("best:"))
+    assert note.startswith(f"best: predicted {m.prediction['total_s'] * 1e3:.2f} ms, measured ")
+
+
+@pytest.mark.parametrize("planted", ["SlowWinograd", "DearConversion"])
+def test_a_planted_slow_lowering_or_conversion_is_not_chosen(plugins, planted):
+    plugins(pytorch="Honest", tvm=planted)
+    assert chosen(best()) == ["direct", "direct"]
+
+
+def test_costs_are_measured_once_and_the_plan_can_be_saved_and_read_back(plugins, tmp_path):
+    """For frameworks of the same convolutions, and in later runs until the file is damaged."""
+    plugins(pytorch="Honest", jax="Honest", tvm="Priced")
+    lines = []
+    run = compare(replace(BEST, frameworks=("pytorch", "jax"), lowerings=("best", "gemm")), lines.append)
+    assert rows(run) == [(f, "tvm", low, "OK") for f in ("pytorch", "jax") for low in ("best", "gemm")]
+    measured = {x for x in lines if x.startswith("costs of best") and x.endswith(": open")}
+    assert {x.split()[5] for x in measured} == {"gemm,", "direct,", "winograd,", "fft,"}
+    assert all("pytorch" in x for x in measured)
+    (path,) = kept(tmp_path)
+    assert all(len(r["kernels_s"]) % oracle.PASSES == 0 for r in json.loads(path.read_text())["sites"])
+    store.write(run, tmp_path / "out")
+    (plan,) = (tmp_path / "out").glob("best-*.json")
+    assert plan.name == "best-pair-b1-t1.json"
+    assert best(lowerings=(str(plan),)).case.plan == run.measurements[0].case.plan
+
+    def measures_again():
+        lines.clear()
+        assert chosen(compare(BEST, lines.append).measurements[0]) == ["winograd", "direct"]
+        return any(x.startswith("costs of best") for x in lines)
+
+    assert not measures_again()
+    path.write_text(path.read_text()[:-20])
+    assert measures_again()
+    assert kept(tmp_path) == [path]
+    assert not measures_again()
+
+
+@pytest.mark.parametrize(
+    ("backend", "words", "keeps"),
+    [("WinogradIsWrong", "MISMATCH: before timing", 1), ("WinogradCrashes", "FAILED: the worker process died", 0)],
+)
+def test_a_lowering_that_fails_is_left_out_with_a_note(plugins, tmp_path, backend, words, keeps):
+    """A crash may have been chance: the costs without it are not kept."""
+    plugins(pytorch="Honest", tvm=backend)
+    m = best()
+    assert m.outcome == Outcome.OK
+    assert chosen(m) == ["direct", "direct"]
+    assert any(n.startswith(f"winograd is left out of best: {words}") for n in m.notes)
+    assert len(kept(tmp_path)) == keeps
+
+
+def test_costs_of_a_disturbed_machine_are_told_and_not_kept(plugins, tmp_path, monkeypatch):
+    plugins(pytorch="Honest", tvm="Priced")
+    monkeypatch.setattr(oracle, "FOREIGN", -1.0)
+    m = best()
+    assert any("while the costs of best were measured" in n for n in m.notes)
+    assert kept(tmp_path) == []
+
+
+def test_nothing_left_says_why(plugins):
+    plugins(pytorch="Honest", tvm="Unfaithful")
+    m = best()
+    assert m.outcome == Outcome.NOT_HONOURED
+    assert "no lowering could be measured at n1c3h8w8" in m.reason
+    assert "something else would have run" in m.reason
+
+
+def test_the_plan_is_proved_like_any_other(plugins):
+    plugins(pytorch="Honest", tvm="BestIsUnfaithful")
+    m = best()
+    assert (m.outcome, m.reason) == (Outcome.NOT_HONOURED, "something else would have run")
+    assert m.prediction["total_s"] == pytest.approx(9.5e-3 + m.prediction["beyond_s"])
+
+
+def test_a_network_without_convolutions_has_nothing_to_choose(plugins, tmp_path):
+    plugins(tvm="Priced")
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "dense",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4])],
+        [numpy_helper.from_array(np.eye(4, dtype=np.float32), "w")],
+    )
+    path = tmp_path / "dense.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    (m,) = compare(Request(str(path), runners=("tvm",), lowerings=("best",), budget=QUICK, threads=(1,))).measurements
+    assert m.outcome == Outcome.UNSUPPORTED
+    assert "has none" in m.reason
+
+
+def test_every_lowering_refusing_a_convolution_is_told(plugins):
+    plugins(pytorch="Honest", tvm="Priced")
+    m = best(error_budget=1e-9)
+    assert m.outcome == Outcome.UNSUPPORTED
+    assert "every lowering refuses" in m.reason
+    assert "error budget" in m.reason
