@@ -2,6 +2,7 @@
 
 import json
 import math
+import statistics
 from dataclasses import replace
 
 import numpy as np
@@ -9,10 +10,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.lowering.networks import conv_data, network
 from tests.test_comparison import QUICK, rows
-from xframe import oracle, store
+from xframe import artifact, oracle, store
 from xframe.comparison import Request, compare
-from xframe.types import Outcome
+from xframe.types import ConvSite, Outcome
 
 BEST = Request("pair", ("pytorch",), ("tvm",), ("best",), threads=(1,), baseline=False, budget=replace(QUICK, rounds=1))
 #: Winograd and FFT refuse the second convolution.
@@ -108,6 +110,35 @@ def test_a_lowering_that_fails_is_left_out_with_a_note(plugins, tmp_path, backen
     assert chosen(m) == ["direct", "direct"]
     assert any(n.startswith(f"winograd is left out of best: {words}") for n in m.notes)
     assert len(kept(tmp_path)) == keeps
+
+
+def test_a_branching_network_in_tvm(tmp_path):
+    """A sum and a concatenation, nothing faked: what was chosen is what ran, and costs least by what was kept."""
+    names = ["a", "b", "c", "d"]
+    sites = [ConvSite(1, n, (9, 9), 16, (3, 3), pads=(1, 1, 1, 1)) for n in (16, 16, 16, 32)]
+    nodes = [
+        helper.make_node("Conv", ["x", "wa"], ["a"], "a", pads=[1] * 4),
+        helper.make_node("Conv", ["a", "wb"], ["b"], "b", pads=[1] * 4),
+        helper.make_node("Add", ["a", "b"], ["s"]),
+        helper.make_node("Conv", ["s", "wc"], ["c"], "c", pads=[1] * 4),
+        helper.make_node("Concat", ["c", "s"], ["t"], axis=1),
+        helper.make_node("Conv", ["t", "wd"], ["d"], "d", pads=[1] * 4),
+    ]
+    constants = {f"w{n}": conv_data(s, i)[1] for i, (n, s) in enumerate(zip(names, sites, strict=True))}
+    onnx.save(network(nodes, {"x": (1, 16, 9, 9)}, {"d": (1, 16, 9, 9)}, constants), tmp_path / "net.onnx")
+    assert artifact.conv_edges(artifact.load(tmp_path / "net.onnx")) == [(0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 3)]
+    m = best(model=str(tmp_path / "net.onnx"), frameworks=None)
+    assert (m.outcome, m.reason) == (Outcome.OK, "")
+    assert [s.selected for s in m.sites] == [m.case.plan[s] for s in sites]
+    assert {k.site for k in m.kernels} == {*sites, None}
+    assert "product" in {k.role for k in m.kernels}
+    (path,) = kept(tmp_path)
+    least: dict[str, float] = {}
+    for r in json.loads(path.read_text())["sites"]:
+        cost = statistics.median(r["kernels_s"]) + statistics.median(r["conversions_s"])
+        least[r["site"]] = min(cost, least.get(r["site"], math.inf))
+    assert set(least) == {s.key for s in sites}
+    assert m.prediction["sites_s"] + m.prediction["conversions_s"] == pytest.approx(sum(least.values()))
 
 
 def test_costs_of_a_disturbed_machine_are_told_and_not_kept(plugins, tmp_path, monkeypatch):
