@@ -19,6 +19,7 @@ import tvm
 
 from xframe import environment, registry
 from xframe.equivalence import kernels
+from xframe.lowering.stage import Epilogue
 from xframe.lowering.target import Cpu
 from xframe.lowering.variants import Variant
 from xframe.types import ERROR_BUDGET, ConvSite
@@ -69,7 +70,7 @@ def data(site: ConvSite) -> tuple[np.ndarray, np.ndarray]:
 def output(lowering, variant: Variant, images: np.ndarray, weight: np.ndarray, cpu: Cpu) -> np.ndarray:
     """What the variant makes of ``images``, NCHW: its stages compiled and run one by one."""
     site, y = variant.site, images
-    for stage in lowering.define(variant, weight, np.zeros(site.out_channels, np.float32), None, "NCHW", cpu):
+    for stage in lowering.define(variant, weight, Epilogue(np.zeros(site.out_channels, np.float32)), "NCHW", cpu):
         out = tvm.runtime.tensor(np.empty(stage.shape, np.float32))
         shape = tuple(int(n) for n in stage.func.params[0].shape)
         module = tvm.compile(tvm.IRModule({"main": stage.scheduled()}), target=cpu.tvm)

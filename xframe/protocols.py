@@ -76,8 +76,8 @@ class Lowering(Protocol):
     def variants(self, site: ConvSite) -> Sequence[Any]:
         """The ways it can do a ``site`` that it does not refuse, at least one."""
 
-    def define(self, variant: Any, weight: Any, bias: Any, relu: Optional[float], layout: str, cpu: Any) -> List[Any]:
+    def define(self, variant: Any, weight: Any, epilogue: Any, layout: str, cpu: Any) -> List[Any]:
         """Its ``xframe.lowering.stage.Stage``s, from an image in ``layout`` and an OIHW weight to an NHWC image.
 
-        ``relu``: upper end of the ReLU that follows, infinity for the plain one; None for no activation.
+        ``epilogue``: a ``xframe.lowering.stage.Epilogue``, what the last stage does with the sums.
         """

@@ -12,6 +12,7 @@ from xframe.lowering import graph, pipeline
 from xframe.lowering.direct import Direct
 from xframe.lowering.fft import Fft
 from xframe.lowering.gemm import Gemm
+from xframe.lowering.stage import Epilogue
 from xframe.lowering.winograd import Winograd
 from xframe.types import ConvSite, Plan
 
@@ -86,13 +87,13 @@ def test_algorithms_are_what_they_say():
     """Structure, not names: a column matrix only in gemm, as many products as the transform has frequencies."""
     _, w, b = conv_data(SITE, 0)
     for variant in Winograd().variants(SITE):
-        stages = {s.role: s for s in Winograd().define(variant, w, b, math.inf, "NHWC", HOST)}
+        stages = {s.role: s for s in Winograd().define(variant, w, Epilogue(b, math.inf), "NHWC", HOST)}
         m = int(variant.detail[2])
         assert stages["product"].shape[0] == (m + 2) ** 2
         assert variant.rounding.growth > 1
         assert variant.rounding.reach == (m - 1, m - 1)
     (variant,) = Direct().variants(SITE)
-    assert "column" not in str(Direct().define(variant, w, b, math.inf, "NHWC", HOST)[-1].scheduled())
+    assert "column" not in str(Direct().define(variant, w, Epilogue(b, math.inf), "NHWC", HOST)[-1].scheduled())
 
 
 def test_stock_lifts_its_weights_and_agrees(model):

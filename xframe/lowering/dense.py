@@ -7,17 +7,15 @@ from xframe.lowering.ir import T
 from xframe.lowering.stage import Stage, Tile, activate, packed, pad_to
 from xframe.lowering.target import Cpu
 
-#: float32 weights after which the next rows take their turn with the same ones, still in half a level-1 cache.
-KEPT = 6144
-
 
 def dense_stages(rows: int, weight: np.ndarray, bias: np.ndarray, relu: float | None, cpu: Cpu) -> list[Stage]:
     """``x @ weight + bias`` for x of (rows, inputs) and weight of (inputs, outputs), float32."""
     inputs, outputs = weight.shape
     shape = Tile.choose(rows, outputs, cpu)
     r, block = shape.rows, shape.columns
-    padded, columns, depth = pad_to(rows, r), pad_to(outputs, block), min(KEPT // block, inputs)
+    padded, columns, depth = pad_to(rows, r), pad_to(outputs, block), min(cpu.cache(1) // 8 // block, inputs)
     tiles = padded // r
+    # ``depth``: steps after which the next rows take their turn with the same weights, still in half a level-1 cache.
 
     def body(x, w, b, y):
         left, turned = x, rows > 1

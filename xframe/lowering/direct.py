@@ -3,8 +3,10 @@
 import numpy as np
 from tvm import te
 
+from xframe.lowering import prefetch
 from xframe.lowering.padding import pad_stage
-from xframe.lowering.stage import Stage, Tile, activate, clear_product, kernel_runs, packed, pad_to, tile_product
+from xframe.lowering.pointwise import is_pointwise, pointwise_stage
+from xframe.lowering.stage import Epilogue, Stage, Tile, clear_product, kernel_runs, packed, pad_to, tile_product
 from xframe.lowering.target import Cpu
 from xframe.lowering.variants import Variant
 from xframe.types import ConvSite, Device, Rounding
@@ -19,12 +21,14 @@ class Direct:
     def refuses(self, site: ConvSite, device: Device) -> str | None:
         return None
 
-    def define(self, variant: Variant, weight: np.ndarray, bias: np.ndarray, relu: float | None, layout: str, cpu: Cpu):
+    def define(self, variant: Variant, weight: np.ndarray, epilogue: Epilogue, layout: str, cpu: Cpu):
         """See ``xframe.protocols.Lowering``."""
         site = variant.site
         if site.groups == site.in_channels == site.out_channels:
-            return _depthwise(site, weight, bias, relu, layout, cpu)
-        return _grouped(site, weight, bias, relu, layout, cpu)
+            return _depthwise(site, weight, epilogue, layout, cpu)
+        if is_pointwise(site) and layout == "NHWC":
+            return [pointwise_stage(site, weight, epilogue, cpu)]
+        return _grouped(site, weight, epilogue, layout, cpu)
 
     def variants(self, site: ConvSite) -> list[Variant]:
         """One accumulator an output, over the whole reduction."""
@@ -36,7 +40,7 @@ def _extent(outputs: int, stride: int, kernel: int, dilation: int) -> int:
     return (outputs - 1) * stride + (kernel - 1) * dilation + 1
 
 
-def _grouped(site, weight, bias, relu, layout, cpu) -> list[Stage]:
+def _grouped(site, weight, epilogue, layout, cpu) -> list[Stage]:
     n, g, (oh, ow), (kh, kw) = site.batch, site.groups, site.out_hw, site.kernel
     (sh, sw), (dh, dw) = site.stride, site.dilation
     ic, oc = site.in_channels // g, site.out_channels // g
@@ -59,27 +63,31 @@ def _grouped(site, weight, bias, relu, layout, cpu) -> list[Stage]:
         return te.sum(pixel * w[q, o // tile.columns, ry, rx, k, o % tile.columns], axis=[ry, rx, k])
 
     acc = te.compute((n, g, oh, width, columns), term, name="product")
+    shape = (n, oh, ow, g, oc)
+    image = [te.placeholder(shape, name="r")] if epilogue.residual else []
     out = te.compute(
-        (n, oh, ow, g, oc), lambda i, y, z, q, o: activate(acc[i, q, y, z, o] + b[q, o], relu), name="epilogue"
+        shape, lambda i, y, z, q, o: epilogue(acc[i, q, y, z, o], b[q, o], image, i, y, z, q, o), name="epilogue"
     )
 
     def schedule(sch):
-        product, epilogue = sch.get_sblock("product"), sch.get_sblock("epilogue")
+        product, last = sch.get_sblock("product"), sch.get_sblock("epilogue")
         # Images pass by one block of weights, which stays in cache.
         around, _, reduction = tile_product(
-            sch, product, epilogue, tile, row=3, column=4, order=lambda column, i, q, y: [q, column, i, y]
+            sch, product, last, tile, row=3, column=4, order=lambda column, i, q, y: [q, column, i, y]
         )
         sch.parallel(sch.fuse(*around))
+        block = tile.columns * site.reduction
+        reduction = prefetch.mark(sch, reduction, cpu, block, width // tile.rows, again=n * oh)
         clear_product(sch, product, reduction)
 
     weights = packed(weight.reshape(g, oc, ic, kh, kw).transpose(0, 3, 4, 2, 1), columns, tile.columns)
     weights = weights.reshape(g, columns // tile.columns, kh, taps, run, tile.columns)
-    biases = np.pad(bias.reshape(g, oc), ((0, 0), (0, columns - oc)))
-    stage = Stage("product", te.create_prim_func([x, w, b, out]), (weights, biases), (n, oh, ow, g, oc), schedule)
+    biases = np.pad(epilogue.bias.reshape(g, oc), ((0, 0), (0, columns - oc)))
+    stage = Stage("product", te.create_prim_func([x, w, b, *image, out]), (weights, biases), shape, schedule)
     return [pad, stage] if pad else [stage]
 
 
-def _depthwise(site, weight, bias, relu, layout, cpu) -> list[Stage]:
+def _depthwise(site, weight, epilogue, layout, cpu) -> list[Stage]:
     n, c, (oh, ow), (kh, kw) = site.batch, site.in_channels, site.out_hw, site.kernel
     (sh, sw), (dh, dw) = site.stride, site.dilation
     channels = pad_to(c, cpu.lanes)
@@ -94,24 +102,25 @@ def _depthwise(site, weight, bias, relu, layout, cpu) -> list[Stage]:
         lambda i, y, z, o: te.sum(x[i, y * sh + ry * dh, z * sw + rx * dw, o] * w[ry, rx, o], axis=[ry, rx]),
         name="product",
     )
-    out = te.compute((n, oh, ow, c), lambda i, y, z, o: activate(acc[i, y, z, o] + b[o], relu), name="epilogue")
+    shape = (n, oh, ow, c)
+    image = [te.placeholder(shape, name="r")] if epilogue.residual else []
+    out = te.compute(shape, lambda *at: epilogue(acc[at], b[at[-1]], image, *at), name="epilogue")
 
     def schedule(sch):
-        product, epilogue = sch.get_sblock("product"), sch.get_sblock("epilogue")
+        product, last = sch.get_sblock("product"), sch.get_sblock("epilogue")
         i, y, z, o, ry, rx = sch.get_loops(product)
         vector, lane = sch.split(o, [None, cpu.lanes])
         sch.reorder(i, y, z, vector, ry, rx, lane)
         sch.set_scope(product, 0, "local")
-        sch.reverse_compute_at(epilogue, vector, preserve_unit_loops=True)
+        sch.reverse_compute_at(last, vector, preserve_unit_loops=True)
         sch.vectorize(lane)
         sch.unroll(rx)
-        sch.vectorize(sch.get_loops(epilogue)[-1])
+        sch.vectorize(sch.get_loops(last)[-1])
         sch.parallel(sch.fuse(i, y))
         sch.vectorize(sch.get_loops(sch.decompose_reduction(product, ry))[-1])
 
     spare = channels - c
     weights = np.pad(weight.reshape(c, kh, kw).transpose(1, 2, 0), ((0, 0), (0, 0), (0, spare)))
-    stage = Stage(
-        "product", te.create_prim_func([x, w, b, out]), (weights, np.pad(bias, (0, spare))), (n, oh, ow, c), schedule
-    )
+    constants = weights, epilogue.padded(channels)
+    stage = Stage("product", te.create_prim_func([x, w, b, *image, out]), constants, shape, schedule)
     return [pad, stage] if pad else [stage]

@@ -17,7 +17,7 @@ from xframe.lowering import ir, prefetch
 from xframe.lowering.ir import T
 from xframe.lowering.padding import Window
 from xframe.lowering.space_to_depth import one_tap, unit, unit_weight
-from xframe.lowering.stage import Stage, Tile, activate, clear_product, packed, pad_to, tile_product, transformed
+from xframe.lowering.stage import Epilogue, Stage, Tile, clear_product, packed, pad_to, tile_product, transformed
 from xframe.lowering.straight_line import product as multiply
 from xframe.lowering.target import Cpu
 from xframe.lowering.variants import Variant
@@ -132,7 +132,7 @@ class Fft:
             found.append(Variant(given, rounding, detail, flop, 8 * g.frequencies * c * o, moved, g))
         return found
 
-    def define(self, variant: Variant, weight: np.ndarray, bias: np.ndarray, relu: float | None, layout: str, cpu: Cpu):
+    def define(self, variant: Variant, weight: np.ndarray, epilogue: Epilogue, layout: str, cpu: Cpu):
         """See ``xframe.protocols.Lowering``."""
         given, g = variant.site, variant.geometry
         site, weight = unit(given), unit_weight(given, weight)
@@ -155,8 +155,8 @@ class Fft:
         stages = [
             image.stage,
             _input_stage(site, g, image, rows, cpu),
-            _product_stage(g.frequencies, rows, c, o, packed(spectrum, columns, tile.columns), tile),
-            _output_stage(site, g, rows, o, np.pad(bias, (0, o - len(bias))), relu, cpu),
+            _product_stage(g.frequencies, rows, c, o, packed(spectrum, columns, tile.columns), tile, cpu),
+            _output_stage(site, g, rows, o, epilogue, cpu),
         ]
         return [s for s in stages if s]
 
@@ -231,7 +231,7 @@ def _input_stage(site, g, image, rows, cpu) -> Stage:
     return Stage("input", ir.kernel({"x": image.shape, "v": shape}, body), (), shape)
 
 
-def _product_stage(frequencies, rows, c, o, weights, tile) -> Stage:
+def _product_stage(frequencies, rows, c, o, weights, tile, cpu) -> Stage:
     """M = V U, complex, for each frequency: (frequency, real or imaginary, tile, output channel)."""
     v = te.placeholder((frequencies, 2, rows, c), name="v")
     u = te.placeholder(weights.shape, name="u")
@@ -248,19 +248,21 @@ def _product_stage(frequencies, rows, c, o, weights, tile) -> Stage:
         product, epilogue = sch.get_sblock("product"), sch.get_sblock("epilogue")
         around, _, reduction = tile_product(sch, product, epilogue, tile, row=2, column=3, unroll=(5, 1))
         sch.parallel(sch.fuse(*around))
-        reduction = prefetch.mark(sch, reduction, rows // tile.rows, math.prod(weights.shape[2:]))
+        reduction = prefetch.mark(sch, reduction, cpu, math.prod(weights.shape[2:]), rows // tile.rows)
         clear_product(sch, product, reduction)
 
     return Stage("product", te.create_prim_func([v, u, out]), (weights,), (frequencies, 2, rows, o), schedule)
 
 
-def _output_stage(site, g, rows, o, bias, relu, cpu) -> Stage:
+def _output_stage(site, g, rows, o, epilogue, cpu) -> Stage:
     """Y = inverse DFT, bias and activation: columns first, then rows; only the t x t valid outputs are kept."""
     (oh, ow), channels, lanes = site.out_hw, site.out_channels, cpu.lanes
     (nh, nw), (th, tw), (t_h, t_w) = g.window, g.tiles, g.t
     by_column, by_row, half = inverse_dft(nh), inverse_dft(nw), nw // 2 + 1
 
-    def body(m, b, y):
+    def body(m, b, *rest):
+        *image, y = rest
+
         def transform(i, ty, tx, base, width):
             point = (i * th + ty) * tw + tx
             rows_of = T.alloc_buffer((t_h, 2, half, width), ir.FLOAT, scope="local")
@@ -309,10 +311,11 @@ def _output_stage(site, g, rows, o, bias, relu, cpu) -> Stage:
                     values = [rows_of[row, 0, j, lane] for j in range(half)]
                     values += [None if j in g.real else rows_of[row, 1, j, lane] for j in range(half)]
                     for e in multiply(by_row, values, keep)[:t_w]:
-                        finish(activate(e + b[base + lane], relu))
+                        finish(e)
                 for j in range(t_w):
                     with T.If(tx * t_w + j < ow), T.Then(), T.vectorized(0, width) as lane:
-                        T.buffer_store(y, result.buffer[j, lane], [i, ty * t_h + row, tx * t_w + j, base + lane])
+                        place = [i, ty * t_h + row, tx * t_w + j, base + lane]
+                        T.buffer_store(y, epilogue(result.buffer[j, lane], b[base + lane], image, *place), place)
 
         if channels % lanes:
             with ir.units(site.batch, th, tw) as (i, ty, tx):
@@ -322,5 +325,5 @@ def _output_stage(site, g, rows, o, bias, relu, cpu) -> Stage:
                 transform(i, ty, tx, block * lanes, lanes)
 
     shape = (site.batch, oh, ow, channels)
-    func = ir.kernel({"m": (g.frequencies, 2, rows, o), "b": (o,), "y": shape}, body)
-    return Stage("output", func, (bias,), shape)
+    func = ir.kernel({"m": (g.frequencies, 2, rows, o), "b": (o,), **epilogue.image(shape), "y": shape}, body)
+    return Stage("output", func, (epilogue.padded(o),), shape)

@@ -3,8 +3,10 @@
 import numpy as np
 from tvm import te
 
+from xframe.lowering import prefetch
 from xframe.lowering.padding import pad_stage
-from xframe.lowering.stage import Stage, Tile, activate, clear_product, kernel_runs, packed, pad_to, tile_product
+from xframe.lowering.pointwise import is_pointwise, pointwise_stage
+from xframe.lowering.stage import Epilogue, Stage, Tile, clear_product, kernel_runs, packed, pad_to, tile_product
 from xframe.lowering.target import Cpu
 from xframe.lowering.variants import Variant
 from xframe.types import ConvSite, Device, Rounding
@@ -23,9 +25,11 @@ class Gemm:
         """One accumulator an output, over the whole reduction."""
         return [Variant(site, Rounding(site.reduction), "im2col")]
 
-    def define(self, variant: Variant, weight: np.ndarray, bias: np.ndarray, relu: float | None, layout: str, cpu: Cpu):
+    def define(self, variant: Variant, weight: np.ndarray, epilogue: Epilogue, layout: str, cpu: Cpu):
         """See ``xframe.protocols.Lowering``."""
         site = variant.site
+        if is_pointwise(site) and layout == "NHWC":  # its column matrix is the image
+            return [pointwise_stage(site, weight, epilogue, cpu)]
         n, g, (oh, ow), (kh, kw) = site.batch, site.groups, site.out_hw, site.kernel
         (sh, sw), (dh, dw) = site.stride, site.dilation
         c, ic, oc = site.in_channels, site.in_channels // g, site.out_channels // g
@@ -33,7 +37,6 @@ class Gemm:
         if not any(site.pads):
             height, width = site.in_hw
         pad = pad_stage(site, height, width, c, layout, cpu)
-        pointwise = (kh, kw, sh, sw, g) == (1, 1, 1, 1, 1) and pad is None
 
         rows = n * oh * ow
         tile = Tile.choose(rows, oc, cpu)
@@ -52,7 +55,7 @@ class Gemm:
             m = te.min(m, rows - 1)  # the last tile repeats the last row; the epilogue drops it
             return x[m // (oh * ow), m // ow % oh * sh + ry * dh, (m % ow * sw + rx * dw) * c + q * ic + k]
 
-        column = pixel if pointwise else te.compute((tiles * tile.rows, g, kh, taps, run), pixel, name="column")
+        column = te.compute((tiles * tile.rows, g, kh, taps, run), pixel, name="column")
         ry, rx, k = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, taps), "rx"), te.reduce_axis((0, run), "k")
         acc = te.compute(
             (g, tiles * tile.rows, columns),
@@ -61,32 +64,35 @@ class Gemm:
             ),
             name="product",
         )
-        out = te.compute((rows, g, oc), lambda m, q, o: activate(acc[q, m, o] + b[q, o], relu), name="epilogue")
+        image = [te.placeholder((rows, g, oc), name="r")] if epilogue.residual else []
+        out = te.compute(
+            (rows, g, oc), lambda m, q, o: epilogue(acc[q, m, o], b[q, o], image, m, q, o), name="epilogue"
+        )
 
         def schedule(sch):
-            product, epilogue = sch.get_sblock("product"), sch.get_sblock("epilogue")
+            product, last = sch.get_sblock("product"), sch.get_sblock("epilogue")
             around, row, reduction = tile_product(
-                sch, product, epilogue, tile, row=1, column=2, order=lambda column, q: [q, column]
+                sch, product, last, tile, row=1, column=2, order=lambda column, q: [q, column]
             )
             q, column = around
-            copy = None if pointwise else sch.get_sblock("column")
-            if copy and run % cpu.lanes == 0:
+            copy = sch.get_sblock("column")
+            if run % cpu.lanes == 0:
                 _, lane = sch.split(sch.get_loops(copy)[-1], [None, cpu.lanes])
                 sch.vectorize(lane)
             if by_rows:  # a thread makes its part of the columns and multiplies it with all weights
                 chunk, row = sch.split(row, [None, max(1, -(-tiles // chunks))])
                 sch.reorder(q, chunk, column, row)
-                if copy:
-                    sch.compute_at(copy, chunk, preserve_unit_loops=True)
+                sch.compute_at(copy, chunk, preserve_unit_loops=True)
                 sch.parallel(sch.fuse(q, chunk))
             else:  # few rows and many weights: threads share the columns and split the weights
-                if copy:
-                    sch.parallel(sch.get_loops(copy)[0])
+                sch.parallel(sch.get_loops(copy)[0])
                 sch.parallel(sch.fuse(q, column))
+                reduction = prefetch.mark(sch, reduction, cpu, tile.columns * kh * kw * ic, tiles)
             clear_product(sch, product, reduction)
 
         weights = packed(weight.reshape(g, oc, ic, kh, kw).transpose(0, 3, 4, 2, 1), columns, tile.columns)
         weights = weights.reshape(g, columns // tile.columns, kh, taps, run, tile.columns)
-        biases = np.pad(bias.reshape(g, oc), ((0, 0), (0, columns - oc)))
-        product = Stage("product", te.create_prim_func([x, w, b, out]), (weights, biases), (rows, g, oc), schedule)
+        biases = np.pad(epilogue.bias.reshape(g, oc), ((0, 0), (0, columns - oc)))
+        func = te.create_prim_func([x, w, b, *image, out])
+        product = Stage("product", func, (weights, biases), (rows, g, oc), schedule)
         return [pad, product] if pad else [product]

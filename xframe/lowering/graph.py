@@ -15,7 +15,7 @@ from onnx import numpy_helper
 from tvm import relax, tirx
 
 from xframe.errors import Unsupported
-from xframe.lowering.stage import Stage
+from xframe.lowering.stage import Epilogue, Stage
 from xframe.lowering.target import Cpu
 from xframe.lowering.variants import choose, refusal
 from xframe.types import ConvSite, Plan, SiteRecord
@@ -151,18 +151,29 @@ class Graph:
     def emit(self, expr: relax.Expr) -> relax.Expr:
         return self.builder.emit(expr)
 
-    def stages(self, x: relax.Expr, stages: list[Stage], name: str, attrs: dict[str, str] | None = None) -> relax.Expr:
-        """Call the stages one after the other on ``x``; each is named ``<name>_<role>`` and carries ``attrs``."""
+    def stages(
+        self,
+        x: relax.Expr,
+        stages: list[Stage],
+        name: str,
+        attrs: dict[str, str] | None = None,
+        residual: relax.Expr | None = None,
+    ) -> relax.Expr:
+        """Call the stages one after the other on ``x``; each is named ``<name>_<role>`` and carries ``attrs``.
+
+        The last one takes ``residual`` too, if it is given.
+        """
         for stage in stages:
             func = prepared(stage, attrs or {})
-            shape = tuple(int(d) for d in func.params[0].shape)
-            args = [self.reshape(x, shape), *map(self.constant, stage.constants)]
+            args = [self.reshape(x, dims(func.params[0])), *map(self.constant, stage.constants)]
+            if residual is not None and stage is stages[-1]:
+                args.append(self.reshape(residual, dims(func.params[len(args)])))
             var = self.builder.add_func(func, f"{name}_{stage.role}")
             x = self.emit(relax.call_tir(var, args, relax.TensorType(stage.shape, "float32")))
         return x
 
-    def convolve(self, x: Value, site: ConvSite, weight, bias, relu: float | None) -> Value:
-        """The convolution of ``site`` by the lowering that the plan names."""
+    def convolve(self, x: Value, site: ConvSite, weight, bias, relu: float | None, residual: Value | None) -> Value:
+        """The convolution of ``site`` by the lowering that the plan names; ``residual`` is added before the ReLU."""
         chosen = self.plan[site]
         if chosen is None:
             raise Unsupported(f"the plan {self.plan.label!r} names no lowering for convolution {site.key}")
@@ -174,9 +185,11 @@ class Graph:
         variant = choose(lowering, site, self.cpu, self.plan.error_budget)
         self.sites.append(SiteRecord(site, name, chosen, None, variant.detail, variant.rounding))
         layout = "NHWC" if x.nhwc else "NCHW"
-        stages = lowering.define(variant, weight, bias, relu, layout, self.cpu)
+        epilogue = Epilogue(bias, relu, residual is not None)
+        stages = lowering.define(variant, weight, epilogue, layout, self.cpu)
         attrs = {SITE: site.key, LOWERING: chosen}
-        y = self.stages(x.expr if x.nhwc else self.plain(x), stages, f"{name}_{chosen}", attrs)
+        added = None if residual is None else self.nhwc(residual)
+        y = self.stages(x.expr if x.nhwc else self.plain(x), stages, f"{name}_{chosen}", attrs, added)
         return Value(self.reshape(y, (site.batch, *site.out_hw, site.out_channels)), nhwc=True)
 
 

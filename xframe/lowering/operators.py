@@ -1,6 +1,7 @@
 """How each ONNX operator is lowered, images channels-last. One small function an operator, one row in ``OPERATORS``."""
 
 import math
+from typing import Any
 
 import numpy as np
 from tvm import relax
@@ -38,9 +39,22 @@ def conv(g: Graph, node, inputs, attrs):
         weight, bias = weight * scale.reshape(-1, 1, 1, 1), bias * scale + shift
         g.done.add(id(norm))
         last = norm
-    y, name = _with_relu(g, last, lambda relu: g.convolve(x, site, weight, bias, relu))
+    last, residual = _with_residual(g, last, (n, len(weight), *site.out_hw))
+    y, name = _with_relu(g, last, lambda relu: g.convolve(x, site, weight, bias, relu, residual))
     g.values[name] = y
     return []
+
+
+def _with_residual(g: Graph, node, shape) -> tuple[Any, Value | None]:
+    """The Add, or Sum of two, that alone follows ``node``, and what it adds: an image that is there already."""
+    add = g.follow(node.output[0], "Add") or g.follow(node.output[0], "Sum")
+    if add is None or len(add.input) != 2:
+        return node, None
+    other = g.values.get(next((i for i in add.input if i != node.output[0]), ""))
+    if not isinstance(other, Value) or other.shape != shape:
+        return node, None
+    g.done.add(id(add))
+    return add, other
 
 
 def _with_relu(g: Graph, node, make):

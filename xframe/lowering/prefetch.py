@@ -10,6 +10,8 @@ import math
 from tvm import s_tir, tirx
 from tvm.tirx import op
 
+from xframe.lowering.target import Cpu
+
 #: Marks the reduction loop of a product.
 _MARK = "xframe.fetch_ahead"
 #: Cache lines to ask for at a time: a core waits for about so many at once. LLVM keeps sums in memory across a request,
@@ -21,20 +23,23 @@ LINE = 16
 _READ, _LEVEL_2, _DATA = 0, 2, 1
 
 
-def mark(sch: s_tir.Schedule, reduction, passes: int, block: int):
-    """Have the loop ``reduction`` fetch ahead: ``passes`` of it over ``block`` weights.
+def mark(sch: s_tir.Schedule, reduction, cpu: Cpu, block: int, passes: int, again: int = 1):
+    """Have the loop ``reduction`` fetch ahead: ``passes`` of it over ``block`` weights a turn of the outermost loop.
 
-    Returns the loop that is now the first of the reduction. Where weights are passed over so often that reading them
-    is hardly any work, nothing changes.
+    ``again`` turns of that loop in a row use the same block.
+    Returns the loop that is now the first of the reduction. Nothing changes where weights are passed over so often that
+    reading them is hardly any work, or where the level-2 cache has no room for the next block beside the current one.
     """
+    if 4 * 4 * block > cpu.cache(2):
+        return reduction
     extent = int(sch.get(reduction).extent)
     steps = math.gcd(extent, MOST_STEPS)
-    while steps > LEAST_STEPS and steps * block > LINES * LINE * passes * extent:
+    while steps > LEAST_STEPS and steps * block > LINES * LINE * again * passes * extent:
         steps //= 2
-    if passes * extent > 2 * steps * block // LINE:
+    if again * passes * extent > 2 * steps * block // LINE:
         return reduction
     turns, _ = sch.split(reduction, [None, steps])
-    sch.annotate(turns, _MARK, True)
+    sch.annotate(turns, _MARK, again)
     return turns
 
 
@@ -47,7 +52,8 @@ def fetch(element):
 def inserted(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """``func`` with its marked loop, if it has one, fetching ahead from its second parameter, the weights.
 
-    They must lie in the order in which the outermost loop reads them, a contiguous block for each turn of it.
+    They must lie in the order in which the outermost loop reads them, a contiguous block for each turn of it, or for
+    as many turns as the mark says.
     """
     loops: list[tirx.For] = []
 
@@ -58,7 +64,7 @@ def inserted(func: tirx.PrimFunc) -> tirx.PrimFunc:
             return node
         loops.append(node)
         if _MARK in node.annotations:
-            body = tirx.SeqStmt([*_lines(func.params[1], loops), node.body])
+            body = tirx.SeqStmt([*_lines(func.params[1], loops, int(node.annotations[_MARK])), node.body])
         else:
             body = visit(node.body)
         loops.pop()
@@ -72,14 +78,14 @@ def inserted(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return func.with_body(s_tir.SBlockRealize([], True, block))
 
 
-def _lines(weights, loops: list[tirx.For]) -> list[tirx.Stmt]:
-    """What a turn of the last of ``loops`` fetches: its share of the block of the next turn of the first of them."""
+def _lines(weights, loops: list[tirx.For], again: int) -> list[tirx.Stmt]:
+    """What a turn of the last of ``loops`` fetches: its share of the next block."""
     outer, *passes = loops
-    block = math.prod(int(d) for d in weights.shape) // int(outer.extent)
-    turn, turns = 0, 1
+    block = math.prod(int(d) for d in weights.shape) * again // int(outer.extent)
+    turn, turns = outer.loop_var % again, again
     for loop in passes:
         turn, turns = turn * loop.extent + loop.loop_var, turns * int(loop.extent)
     count = -(-block // LINE // turns)
-    first = (outer.loop_var + 1) * block + turn * count * LINE
+    first = (outer.loop_var // again + 1) * block + turn * count * LINE
     zeros = [0] * (len(weights.shape) - 1)
     return [tirx.Evaluate(fetch(weights[(*zeros, first + i * LINE)])) for i in range(count)]

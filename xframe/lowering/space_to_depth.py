@@ -65,6 +65,10 @@ def stage(site: ConvSite, height: int, width: int, channels: int, layout: str, c
                 for k in range(sw * c):
                     T.buffer_store(y, pixel(k), [i, row, place + k])
 
+        def nothing(i, row, col, start, length):
+            at = col * channels + start
+            ir.copy(y, lambda k: [i, row, at + k], lambda _: ir.zero(), length, cpu.lanes)
+
         with ir.units(n, height) as (i, row):
             for down in range(sh):
                 source = row * sh + down - top
@@ -75,12 +79,10 @@ def stage(site: ConvSite, height: int, width: int, channels: int, layout: str, c
                                 with T.serial(first, last) as col:
                                     block(i, row, down, col, source, inside)
                     with T.Else(), T.serial(0, width) as col:
-                        at = col * channels + down * sw * c
-                        ir.copy(y, lambda k, at=at: [i, row, at + k], lambda _: ir.zero(), sw * c, cpu.lanes)
+                        nothing(i, row, col, down * sw * c, sw * c)
             if channels > sh * sw * c:
                 with T.serial(0, width) as col:
-                    at = col * channels + sh * sw * c
-                    ir.copy(y, lambda k: [i, row, at + k], lambda _: ir.zero(), channels - sh * sw * c, cpu.lanes)
+                    nothing(i, row, col, sh * sw * c, channels - sh * sw * c)
 
     source = (n, h, w * c) if layout == "NHWC" else (n, c, h, w)
     shape = (n, height, width * channels)

@@ -18,6 +18,8 @@ REDUCTION = 2  # tvm.tirx.IterVar.CommReduce
 class Stage:
     """One PrimFunc of a lowering: ``func(previous output, *constants) -> output of `shape```.
 
+    The last one takes the image that its :class:`Epilogue` adds, if it adds one, after the constants.
+
     ``func`` is the computation and stays what it is; ``schedule`` only reorders it. None: ``func`` is straight-line
     code that was written in its order.
     """
@@ -34,6 +36,31 @@ class Stage:
         sch = s_tir.Schedule(self.func)
         self.schedule(sch)
         return prefetch.inserted(sch.mod["main"])
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What a convolution does with its sums before it writes them.
+
+    ``bias`` has one value an output channel; ``residual``: an image of the output's shape is added then; ``relu`` as
+    in :func:`activate`.
+    """
+
+    bias: np.ndarray
+    relu: float | None = None
+    residual: bool = False
+
+    def padded(self, channels: int) -> np.ndarray:
+        """The bias of so many channels, zero where there are none."""
+        return np.pad(self.bias, (0, channels - len(self.bias)))
+
+    def image(self, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+        """The argument that it needs: ``{"r": shape}``, or none."""
+        return {"r": shape} if self.residual else {}
+
+    def __call__(self, total, bias, image, *at):
+        """``image`` is a list of that argument, which is read at the indices ``at``; empty where there is none."""
+        return activate(total + bias + image[0][at] if image else total + bias, self.relu)
 
 
 @dataclass(frozen=True)

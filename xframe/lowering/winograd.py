@@ -17,7 +17,7 @@ from xframe.lowering import ir, prefetch
 from xframe.lowering.ir import T
 from xframe.lowering.padding import Window
 from xframe.lowering.space_to_depth import one_tap, unit, unit_weight
-from xframe.lowering.stage import Stage, Tile, activate, clear_product, packed, pad_to, tile_product, transformed
+from xframe.lowering.stage import Epilogue, Stage, Tile, clear_product, packed, pad_to, tile_product, transformed
 from xframe.lowering.straight_line import product as multiply
 from xframe.lowering.target import Cpu
 from xframe.lowering.variants import Variant
@@ -126,7 +126,7 @@ class Winograd:
             found.append(Variant(given, rounding, detail, flop, 4 * frequencies * c * o, moved, t))
         return found
 
-    def define(self, variant: Variant, weight: np.ndarray, bias: np.ndarray, relu: float | None, layout: str, cpu: Cpu):
+    def define(self, variant: Variant, weight: np.ndarray, epilogue: Epilogue, layout: str, cpu: Cpu):
         """See ``xframe.protocols.Lowering``."""
         given, t = variant.site, variant.geometry
         site, weight = unit(given), unit_weight(given, weight)
@@ -139,12 +139,12 @@ class Winograd:
         spectrum = transformed(np.kron(matrices(t.m[0], t.r[0])[1], matrices(t.m[1], t.r[1])[1]), weight)
         spectrum = np.pad(spectrum, ((0, 0), (0, c - site.in_channels), (0, 0)))
         weights = packed(spectrum, columns, tile.columns)
-        bias, window = np.pad(bias, (0, o - len(bias))), Window.of(given, height, width, layout, cpu)
+        window = Window.of(given, height, width, layout, cpu)
         stages = [
             window.stage,
             _input_stage(site, t, window, rows, cpu),
-            _product_stage(frequencies, rows, c, o, weights, tile),
-            _output_stage(site, t, rows, o, bias, relu, cpu),
+            _product_stage(frequencies, rows, c, o, weights, tile, cpu),
+            _output_stage(site, t, rows, o, epilogue, cpu),
         ]
         return [s for s in stages if s]
 
@@ -174,7 +174,7 @@ def _input_stage(site, t, window, rows, cpu) -> Stage:
     return Stage("input", ir.kernel({"x": window.shape, "v": shape}, body), (), shape)
 
 
-def _product_stage(frequencies, rows, c, o, weights, tile) -> Stage:
+def _product_stage(frequencies, rows, c, o, weights, tile, cpu) -> Stage:
     """M = U V for each frequency: (frequency, tile, output channel)."""
     v = te.placeholder((frequencies, rows, c), name="v")
     u = te.placeholder(weights.shape, name="u")
@@ -190,18 +190,20 @@ def _product_stage(frequencies, rows, c, o, weights, tile) -> Stage:
         product, epilogue = sch.get_sblock("product"), sch.get_sblock("epilogue")
         around, _, reduction = tile_product(sch, product, epilogue, tile, row=1, column=2)
         sch.parallel(sch.fuse(*around))
-        reduction = prefetch.mark(sch, reduction, rows // tile.rows, math.prod(weights.shape[2:]))
+        reduction = prefetch.mark(sch, reduction, cpu, math.prod(weights.shape[2:]), rows // tile.rows)
         clear_product(sch, product, reduction)
 
     return Stage("product", te.create_prim_func([v, u, out]), (weights,), (frequencies, rows, o), schedule)
 
 
-def _output_stage(site, t, rows, o, bias, relu, cpu) -> Stage:
+def _output_stage(site, t, rows, o, epilogue, cpu) -> Stage:
     """Y = A^T M A, bias and activation; what a last tile has too much is dropped."""
     (oh, ow), (th, tw), (mh, mw), (fh, fw) = site.out_hw, t.tiles, t.m, t.a
     ah, aw = matrices(mh, t.r[0])[0], matrices(mw, t.r[1])[0]
 
-    def body(m, b, y):
+    def body(m, b, *rest):
+        *image, y = rest
+
         def transform(i, ty, tx, base, width):
             half, result, scratch = (ir.Scratch(n, width) for n in (mh * fw, mh * mw, 4 * fh * fw))
             point = (i * th + ty) * tw + tx
@@ -213,16 +215,17 @@ def _output_stage(site, t, rows, o, bias, relu, cpu) -> Stage:
                     columns.append([store(e) for e in multiply(ah, products, keep)])
                 for k in range(mh):
                     for e in multiply(aw, [column[k] for column in columns], keep):
-                        finish(activate(e + b[base + lane], relu))
+                        finish(e)
             for k in range(mh):
                 for j in range(mw):
                     with T.If((ty * mh + k < oh) & (tx * mw + j < ow)), T.Then(), T.vectorized(0, width) as lane:
                         place = [i, ty * mh + k, tx * mw + j, base + lane]
-                        T.buffer_store(y, result.buffer[k * mw + j, lane], place)
+                        value = epilogue(result.buffer[k * mw + j, lane], b[base + lane], image, *place)
+                        T.buffer_store(y, value, place)
 
         with ir.units(site.batch, th, tw) as (i, ty, tx):
             ir.vectors(site.out_channels, cpu.lanes, lambda base, width: transform(i, ty, tx, base, width))
 
     shape = (site.batch, oh, ow, site.out_channels)
-    func = ir.kernel({"m": (fh * fw, rows, o), "b": (o,), "y": shape}, body)
-    return Stage("output", func, (bias,), shape)
+    func = ir.kernel({"m": (fh * fw, rows, o), "b": (o,), **epilogue.image(shape), "y": shape}, body)
+    return Stage("output", func, (epilogue.padded(o),), shape)
