@@ -5,29 +5,36 @@ import sys
 
 import pytest
 
-from benchmarks import errors, lowerings
+from benchmarks import bandwidth, errors, layers, lowerings, peers, rows
+from xframe import registry, zoo
+from xframe.errors import ModelError, XframeError
 from xframe.lowering.target import Cpu
 from xframe.registry import LOWERINGS
 from xframe.store import Run
-from xframe.types import Case, ConvSite, Measurement, Outcome, Plan
+from xframe.types import Case, ConvSite, Kernel, Measurement, Outcome, Plan
+
+#: Of AlexNet's fully connected layers.
+WEIGHTS = 9216 * 4096 + 4096 * 4096 + 4096 * 1000
+SITE = ConvSite(1, 3, (8, 8), 4, (3, 3))
 
 
-def measurement(runner, label, batch, seconds=(), reason=""):
-    case = Case("alexnet", "pytorch", runner, Plan(label), "cpu", batch, 2)
+def measurement(runner, label, batch, seconds=(), reason="", model="alexnet", framework="pytorch", profiles=()):
+    case = Case(model, framework, runner, Plan(label), "cpu", batch, 2)
     if seconds:
-        return Measurement(case, Outcome.OK, rounds=(tuple(seconds),))
+        return Measurement(case, Outcome.OK, rounds=(tuple(seconds),), profiles=profiles)
     return Measurement(case, Outcome.FAILED, reason)
 
 
 @pytest.fixture
 def printed(monkeypatch, capsys):
-    """What the benchmark prints for these measurements, and its exit code."""
+    """What a benchmark prints for these measurements, and its exit code."""
 
-    def run(*measurements, options=("--json",)):
+    def run(*measurements, options=("--json",), benchmark=lowerings):
         made = Run(1, "now", (), {}, tuple(measurements))
-        monkeypatch.setattr(lowerings, "compare", lambda *_: made)
-        monkeypatch.setattr(sys, "argv", ["lowerings.py", *options])
-        code = lowerings.main()
+        monkeypatch.setattr(rows, "compare", lambda *_: made)
+        monkeypatch.setattr(peers, "read_bandwidth", lambda threads: 4 * WEIGHTS)
+        monkeypatch.setattr(sys, "argv", [benchmark.__name__, *options])
+        code = rows.run(benchmark.main)
         return code, capsys.readouterr().out.splitlines()
 
     return run
@@ -55,7 +62,125 @@ def test_a_failed_row_is_shown_without_a_ratio(printed):
     assert code == 1
     assert json.loads(lines[1])["ratio"] is None
     _, lines = printed(measurement("tvm", "fft", 1, reason="it crashed"), options=())
-    assert lines == ["batch 1   tvm  fft       FAILED: it crashed"]
+    assert lines == ["alexnet      batch 1   threads 2 tvm           fft       FAILED: it crashed"]
+
+
+def test_what_fails_at_once_is_a_row_and_a_request_without_sense_an_error(printed, monkeypatch, capsys):
+    def fails(*_):
+        raise ModelError("no reference")
+
+    monkeypatch.setattr(sys, "argv", ["lowerings.py", "--json"])
+    monkeypatch.setattr(rows, "compare", fails)
+    assert rows.run(lowerings.main) == 1
+    (row,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (row["outcome"], row["reason"], row["peer"]) == ("FAILED", "no reference", None)
+    monkeypatch.undo()
+    monkeypatch.setattr(sys, "argv", ["lowerings.py", "--model", "alexnt"])
+    assert rows.run(lowerings.main) == 2
+    assert "did you mean" in capsys.readouterr().err
+
+
+def network_rows():
+    """AlexNet at batch 1: a plan of 1 s, of which 0.2 s are convolutions, and two peers; the faster one failed."""
+    kernels = (Kernel("conv1", 0.0, 0.2, SITE), Kernel("max", 0.2, 0.3), Kernel("fc1_product", 0.4, 0.9))
+    return (
+        measurement("native", "auto", 1, (3.0,)),
+        measurement("native", "auto", 1, (1.5,), framework="jax"),
+        measurement("ort", "auto", 1, reason="it crashed"),
+        measurement("tvm", "best", 1, (1.0,), profiles=(kernels,)),
+    )
+
+
+def test_a_network_is_held_against_its_fastest_peer(printed):
+    code, lines = printed(*network_rows(), options=("--json", "--case", "alexnet:1", "--threads", "2"), benchmark=peers)
+    *others, ours = map(json.loads, lines)
+    assert code == 1  # a peer failed
+    assert [r["peer"] for r in others] == [None] * 3
+    assert (ours["peer"], ours["ratio"], ours["conv_s"], ours["fc_read_share"]) == ("jax", 1.5, 0.2, 2.0)
+
+
+def test_the_table_shows_the_bar_beside_what_was_reached(printed):
+    failed = measurement("tvm", "winograd", 1, reason="out of memory")
+    options = ("--table", "--case", "alexnet:1", "--threads", "2", "--lowering", "best,winograd")
+    _, lines = printed(*network_rows(), failed, options=options, benchmark=peers)
+    head, _, body = (line for line in lines if line.startswith("|"))
+    cells = dict(zip((c.strip() for c in head.split("|")), (c.strip() for c in body.split("|")), strict=True))
+    assert (cells["jax"], cells["ort"], cells["openvino"], cells["best"]) == ("1500.00", "FAILED", "-", "1000.00")
+    assert (cells["winograd"], cells["ratio"], cells["must reach"], cells["reached"]) == (
+        "FAILED",
+        "1.50x jax",
+        "1.4x",
+        "yes",
+    )
+    notes = "\n".join(lines)
+    assert "all convolutions 200.00 ms (at most 2.6); fully connected layers at 200% (at least 90%)" in notes
+    assert "winograd: FAILED, out of memory" in notes
+
+
+def test_a_miss_stays_in_the_table(printed):
+    options = ("--table", "--case", "alexnet:1", "--threads", "2")
+    slow = measurement("tvm", "best", 1, (1.4,))
+    _, lines = printed(*network_rows()[:2], slow, options=options, benchmark=peers)
+    assert lines[4].endswith("| 1.07x jax | 1.4x | no |")
+
+
+def test_a_case_without_sense_is_an_error(printed, capsys):
+    code, _ = printed(options=("--case", "alexnet"), benchmark=peers)
+    assert code == 2
+
+
+def test_every_peer_and_every_bar_is_there():
+    assert {model for model, _ in peers.BARS} <= {*zoo.names()}
+    assert {f for f, _ in peers.PEERS} == set(registry.FRAMEWORKS)
+    assert {r for _, r in peers.PEERS} == {"native", *registry.BACKENDS} - {peers.OURS}
+
+
+def test_layers_are_those_of_the_network_one_by_one():
+    specs = {spec.name: spec for spec in layers.site_specs()}
+    assert list(specs) == ["conv1", "conv2", "conv3", "conv4", "conv5"]
+    assert zoo.shapes(specs["conv2"], 16) == {"input": (16, 64, 27, 27), "conv2": (16, 192, 27, 27)}
+    assert [zoo.shapes(spec, 1)["conv"][2] for spec in layers.layer_specs()] == [118, 56, 24, 10, 11]
+
+
+def test_tables_of_layers_show_the_best_and_the_misses(monkeypatch):
+    def group(model, batch, **seconds):
+        native = [
+            measurement("native", "auto", batch, (s,), model=model, framework=f)
+            for f, s in (("pytorch", 3.0), ("channels_last", 2.0))
+        ]
+        ours = [measurement("tvm", n, batch, (s,) if s else (), "refused", model, "jax") for n, s in seconds.items()]
+        return rows.with_peers([*native, *ours], lambda r: r["backend"] == "native")
+
+    groups = [
+        group("L1", 16, direct=4.0, gemm=5.0, winograd=1.0, fft=0),
+        group("conv1", 16, direct=4.0, gemm=2.0, winograd=0, fft=1.6),
+        group("conv2", 16, direct=2.0, gemm=2.0, winograd=1.25, fft=0.5),
+    ]
+    cells = [
+        [c.strip() for c in line.split("|")[1:-1]] for line in layers.tables(groups, 2).splitlines() if "|" in line
+    ]
+    at = {name: i for i, name in enumerate(cells[0])}
+    assert [cells[2][at[n]] for n in ("layer", "direct", "fft", "oneDNN", "best")] == [
+        "L1",
+        "4000.00",
+        "-",
+        "2000.00",
+        "winograd, 2.00x",
+    ]
+    at = {name: i for i, name in enumerate(cells[3])}
+    assert [[row[at[n]] for n in ("direct", "gemm", "winograd", "fft")] for row in cells[5:]] == [
+        ["0.50x (0.97x)", "1.00x", "FAILED", "1.25x"],
+        ["1.00x", "1.00x", "1.60x (2x)", "4.00x"],
+    ]
+
+
+def test_read_bandwidth(monkeypatch):
+    """A small block: its sums are checked there."""
+    assert bandwidth.block_bytes() >= bandwidth.LEAST
+    assert bandwidth.read_bandwidth(1, 1 << 20) > 0
+    monkeypatch.setattr(sys, "executable", "false")
+    with pytest.raises(XframeError, match="can't be measured"):
+        bandwidth.read_bandwidth(1)
 
 
 def test_the_table_of_errors_has_every_variant_and_none_beyond_its_prediction():

@@ -1,0 +1,110 @@
+"""The rate at which this machine reads memory: the limit of a fully connected layer at batch 1.
+
+    python benchmarks/bandwidth.py --threads 2,1
+
+Threads pinned as those of a measured row sum a block several times the last-level cache, each its own part, 512 bytes
+a step into eight vector registers: there is nothing else to do than to read. The rate is that of the fastest of some
+passes, as in STREAM (McCalpin 1995).
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+
+from benchmarks.rows import options, run
+from xframe import environment
+from xframe.errors import XframeError
+from xframe.worker.host import worker_environment
+
+PASSES, VECTORS, TIMES_CACHE, LEAST = 15, 8, 4, 1 << 28
+
+
+def read_bandwidth(threads: int, size: int | None = None) -> float:
+    """Bytes a second, measured in a process of its own over a block of ``size`` bytes, by default :func:`block_bytes`.
+
+    Raises
+    ------
+    XframeError
+        TVM, which compiles the sum, is not here, or does not work.
+    """
+    done = subprocess.run(
+        [sys.executable, __file__, "--alone", str(threads), str(size or block_bytes())],
+        env=worker_environment(threads), capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    if done.returncode:
+        raise XframeError(f"the read bandwidth can't be measured: {' '.join(done.stderr.split())[-300:]}")
+    return float(json.loads(done.stdout))
+
+
+def block_bytes() -> int:
+    """Several times the last-level cache, as long as that is a quarter of the memory there is."""
+    size = re.match(r"(\d+)K", (environment.capture()["caches"].get("L3 Unified") or "0K"))
+    wanted = TIMES_CACHE * 1024 * int(size[1]) if size else 0
+    return max(LEAST, min(wanted, (environment.available_bytes() or wanted) // 4))
+
+
+def _measured(threads: int, size: int) -> float:
+    """The rate in this process, which is pinned first: bytes a second."""
+    cpus = environment.pinned_cpus(threads)
+    if cpus is not None:
+        os.sched_setaffinity(0, cpus)
+    import tvm
+    from tvm import s_tir, te
+
+    from xframe.backends.tvm import aligned
+    from xframe.lowering.stage import Tile, clear_product, tile_product
+    from xframe.lowering.target import Cpu
+
+    cpu = Cpu.host(threads)
+    width = VECTORS * cpu.lanes
+    steps = size // (4 * threads * width)
+    x, step = te.placeholder((threads, steps, width), name="x"), te.reduce_axis((0, steps), "step")
+    sums = te.compute((threads, width), lambda t, j: te.sum(x[t, step, j], axis=[step]), name="sums")
+    out = te.compute((threads, width), lambda t, j: sums[t, j], name="out")
+    sch = s_tir.Schedule(te.create_prim_func([x, out]))
+    product = sch.get_sblock("sums")
+    _, thread, reduction = tile_product(
+        sch, product, sch.get_sblock("out"), Tile(1, VECTORS, cpu.lanes), row=0, column=1
+    )
+    sch.parallel(thread)
+    clear_product(sch, product, reduction)
+    total = tvm.compile(sch.mod, target=cpu.tvm)["main"]
+
+    block, result = (
+        aligned(np.ones((threads, steps, width), np.float32)),
+        aligned(np.zeros((threads, width), np.float32)),
+    )
+    args = [tvm.runtime.from_dlpack(a) for a in (block, result)]
+    seconds = []
+    for _ in range(PASSES):
+        start = time.perf_counter()
+        total(*args)
+        seconds.append(time.perf_counter() - start)
+    if (result != steps).any():
+        raise XframeError(f"the sums are {np.unique(result)[:3]}, and should be {steps}")
+    return block.nbytes / min(seconds)
+
+
+def main() -> int:
+    if sys.argv[1:2] == ["--alone"]:
+        print(json.dumps(_measured(*map(int, sys.argv[2:]))))
+        return 0
+    given = options(__doc__.splitlines()[0], rounds=1).parse_args()
+    for threads in given.threads:
+        rate = read_bandwidth(threads)
+        print(
+            json.dumps({"threads": threads, "bytes_per_s": rate}) if given.json else f"{threads}: {rate / 1e9:.1f} GB/s"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))
