@@ -7,7 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from xframe.analysis.costs import Costs
+from tests.lowering.networks import HOST, conv_data, conv_network, everywhere
+from xframe.analysis.costs import CONVERSIONS, Costs
+from xframe.lowering import pipeline
+from xframe.lowering.graph import ROLE
+from xframe.registry import LOWERINGS
 from xframe.types import Case, ConvSite, Kernel, Measurement, Outcome, Plan
 
 A, B, C, D = (ConvSite(1, 8, (n, n), 8, (3, 3)) for n in (9, 8, 7, 6))
@@ -42,6 +46,17 @@ def test_kernels_are_summed_by_site_and_pass_conversions_and_others_apart():
     assert found.beyond == pytest.approx((20.0 - (19.75 + 22.75) / 2, 13.0 - 14.0))  # signed
     assert found.lowerings(A) == ["fft", "direct"]
     assert Costs.from_json(json.loads(json.dumps(found.to_json()))) == found
+
+
+def test_conversions_are_the_stages_that_only_move_an_image():
+    """Of all lowerings, over an image that needs padding and one that is looked at with a stride."""
+    padded = ConvSite(1, 3, (9, 9), 8, (3, 3), pads=(1, 1, 1, 1))
+    roles = set()
+    for lowering, site in itertools.product(LOWERINGS, (padded, replace(padded, stride=(2, 2)))):
+        _, weight, bias = conv_data(site, 0)
+        mod, _, _ = pipeline.forced(conv_network(site, weight, bias, False), everywhere(lowering, site), HOST)
+        roles |= {str(f.attrs[ROLE]) for f in mod.functions.values() if f.attrs and ROLE in f.attrs}
+    assert roles == CONVERSIONS | {"input", "product", "output"}
 
 
 def test_what_was_not_measured_is_told_and_costs_nothing():

@@ -1,7 +1,8 @@
 """What each choice of a lowering costs, read off profiled passes, and the choice at every convolution that costs least.
 
 The cost of a node is that of the kernels of a convolution, the cost of an edge that of the stage which brings the
-image that earlier convolutions made into the form that a lowering reads: padded, channels rounded up to whole vectors.
+image that earlier convolutions made into the form that a lowering reads: padded, channels rounded up to whole vectors,
+blocks of pixels turned into channels.
 All kernels here write plain NHWC images, so a conversion depends on the lowering that reads alone, whatever wrote;
 where the network's input is read, there is nobody to share it with, and it counts as the node's. Nothing is made up for
 a pair of lowerings that never met: an edge costs what its reader paid in the passes.
@@ -21,7 +22,7 @@ from xframe.analysis import pbqp
 from xframe.types import ConvSite, Measurement, Outcome
 
 #: Roles of the stages that only change the form of an image.
-CONVERSIONS = frozenset({"pad"})
+CONVERSIONS = frozenset({"pad", "space_to_depth"})
 
 Choice = tuple[ConvSite, str]
 Samples = tuple[float, ...]
