@@ -32,11 +32,15 @@ def network(nodes, inputs, outputs, constants, opset=17) -> onnx.ModelProto:
     return model
 
 
-def conv_network(site: ConvSite, weight, bias, relu: bool) -> onnx.ModelProto:
-    conv = helper.make_node(
-        "Conv", ["x", "w", "b"], ["c" if relu else "y"], strides=site.stride, pads=site.pads,
-        dilations=site.dilation, group=site.groups, kernel_shape=site.kernel,
+def conv_node(site: ConvSite, x: str, weight: str, bias: str, y: str) -> onnx.NodeProto:
+    return helper.make_node(
+        "Conv", [x, weight, bias], [y], strides=site.stride, pads=site.pads, dilations=site.dilation,
+        group=site.groups, kernel_shape=site.kernel,
     )  # fmt: skip
+
+
+def conv_network(site: ConvSite, weight, bias, relu: bool) -> onnx.ModelProto:
+    conv = conv_node(site, "x", "w", "b", "c" if relu else "y")
     nodes = [conv, helper.make_node("Relu", ["c"], ["y"])] if relu else [conv]
     shape = (site.batch, site.in_channels, *site.in_hw)
     return network(nodes, {"x": shape}, {"y": (site.batch, site.out_channels, *site.out_hw)}, {"w": weight, "b": bias})
