@@ -181,8 +181,8 @@ def test_weights_are_fetched_ahead_where_they_are_read_seldom():
         stages = lowering.define(lowering.variants(site)[0], w, Epilogue(b), "NHWC", HOST)
         return str(next(s for s in stages if s.role == "product").scheduled())
 
-    assert "llvm.prefetch" in product(square(1, 64, 9, 64, 3))
-    assert "llvm.prefetch" not in product(square(8, 64, 33, 64, 3))
+    assert "llvm.prefetch" in product(square(1, 256, 9, 256, 3))
+    assert "llvm.prefetch" not in product(square(8, 256, 63, 256, 3))
 
 
 @pytest.mark.parametrize(

@@ -196,6 +196,48 @@ def test_relu6_is_folded_into_the_convolution(lowering, tmp_path):
     assert all(name.startswith("conv1") for name in kernels(mod) - {"transpose"})
 
 
+@pytest.mark.parametrize("lowering", registry.LOWERINGS)
+@pytest.mark.parametrize(("op", "first"), [("Add", True), ("Sum", False)])
+def test_a_residual_is_added_by_the_convolution(lowering, op, first, tmp_path):
+    """ResNet's block: the image that is there already is added before the ReLU, in the same kernel."""
+    nodes = [
+        helper.make_node("Conv", ["x", "u"], ["a"], kernel_shape=[3, 3], pads=[1] * 4),
+        helper.make_node("Relu", ["a"], ["r"]),
+        helper.make_node("Conv", ["r", "w", "b"], ["c"], kernel_shape=[3, 3], pads=[1] * 4),
+        helper.make_node(op, ["c", "r"] if first else ["r", "c"], ["s"]),
+        helper.make_node("Relu", ["s"], ["y"]),
+    ]
+    constants = {"u": weights(20, 5, 3, 3), "w": weights(20, 20, 3, 3), "b": weights(20)}
+    model = network(nodes, {"x": (2, 5, 7, 9)}, {"y": (2, 20, 7, 9)}, constants)
+    check(tmp_path, model, lowering)
+    mod, _, _ = pipeline.forced(model, planned(model, lowering), HOST)
+    assert all(name.startswith("conv") for name in kernels(mod) - {"transpose"})
+
+
+@pytest.mark.parametrize("lowering", ["direct", "gemm"])
+@pytest.mark.parametrize("groups", [1, 24])
+def test_a_pointwise_or_depthwise_convolution_adds_it_too(lowering, groups, tmp_path):
+    nodes = [
+        helper.make_node("Conv", ["x", "u"], ["r"], kernel_shape=[1, 1]),
+        helper.make_node("Conv", ["r", "w"], ["c"], kernel_shape=[1, 1], group=groups),
+        helper.make_node("Add", ["c", "r"], ["y"]),
+    ]
+    constants = {"u": weights(24, 5, 1, 1), "w": weights(24, 24 // groups, 1, 1)}
+    check(tmp_path, network(nodes, {"x": (1, 5, 7, 9)}, {"y": (1, 24, 7, 9)}, constants), lowering)
+
+
+def test_what_is_broadcast_or_comes_later_is_no_residual(tmp_path):
+    nodes = [
+        helper.make_node("Conv", ["x", "u"], ["c"], kernel_shape=[1, 1]),
+        helper.make_node("GlobalAveragePool", ["x"], ["p"]),
+        helper.make_node("Add", ["c", "p"], ["s"]),
+        helper.make_node("Conv", ["s", "u"], ["d"], kernel_shape=[1, 1]),
+        helper.make_node("MaxPool", ["s"], ["q"], kernel_shape=[1, 1]),
+        helper.make_node("Add", ["d", "q"], ["y"]),
+    ]
+    check(tmp_path, network(nodes, {"x": (1, 16, 6, 8)}, {"y": (1, 16, 6, 8)}, {"u": weights(16, 16, 1, 1)}))
+
+
 @pytest.mark.parametrize("bounds", [(-1, 6), (0, -1)])
 def test_any_other_clip_is_an_operator_of_its_own(bounds, tmp_path):
     nodes = [

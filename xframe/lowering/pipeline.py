@@ -86,10 +86,10 @@ def prove(mod: tvm.IRModule, plan: Plan, sites: list[SiteRecord]) -> list[SiteRe
 
 
 def _parts(func: tirx.PrimFunc) -> set[str]:
-    """What a kernel is made of: its role in the lowering, and the names of its blocks."""
+    """What a kernel is made of: its role or roles in the lowering, and the names of its blocks."""
     sch = s_tir.Schedule(func)
     blocks = sch.get_child_blocks(sch.get_sblock("root"))
-    return {str(func.attrs[ROLE]), *(str(sch.get(b).name_hint) for b in blocks)}
+    return {*str(func.attrs[ROLE]).split("_"), *(str(sch.get(b).name_hint) for b in blocks)}
 
 
 def _marks(lowering: str) -> frozenset[str]:

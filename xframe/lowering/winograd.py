@@ -140,37 +140,50 @@ class Winograd:
         spectrum = np.pad(spectrum, ((0, 0), (0, c - site.in_channels), (0, 0)))
         weights = packed(spectrum, columns, tile.columns)
         window = Window.of(given, height, width, layout, cpu)
-        stages = [
-            window.stage,
-            _input_stage(site, t, window, rows, cpu),
-            _product_stage(frequencies, rows, c, o, weights, tile, cpu),
-            _output_stage(site, t, rows, o, epilogue, cpu),
-        ]
+        if self._fused(t, points, c, columns, cpu):
+            stages = [window.stage, _fused_stage(site, t, window, points, o, weights, tile, epilogue, cpu)]
+        else:
+            stages = [
+                window.stage,
+                _input_stage(site, t, window, rows, cpu),
+                _product_stage(frequencies, rows, c, o, weights, tile, cpu),
+                _output_stage(site, t, rows, o, epilogue, cpu),
+            ]
         return [s for s in stages if s]
+
+    def _fused(self, t, points, c, columns, cpu) -> bool:
+        """Whether the weights stay in the level-2 cache, and the tiles' spectra would not."""
+        bytes_a_channel = 4 * t.a[0] * t.a[1]
+        spectra = bytes_a_channel * points * (c + columns)
+        return 4 * bytes_a_channel * c * columns <= 3 * cpu.cache(2) and spectra > cpu.threads * cpu.cache(2) // 2
+
+
+def _transform_input(t, window, x, v, place, slot, block, lanes):
+    """v[:, slot] = B^T d B of the tile at ``place`` (image, row and column of tiles), one vector of channels."""
+    bh, bw = matrices(t.m[0], t.r[0])[2], matrices(t.m[1], t.r[1])[2]
+    (ah, aw), (i, ty, tx) = t.a, place
+    half, scratch = ir.Scratch(ah * aw, lanes), ir.Scratch(4 * ah * aw, lanes)
+    with T.vectorized(0, lanes) as lane:
+        keep, store = scratch.lane(lane), half.lane(lane)
+        channel = block * lanes + lane
+        columns = []
+        for j in range(aw):
+            pixels = [window.pixel(x, i, ty * t.m[0] + k, tx * t.m[1] + j, channel) for k in range(ah)]
+            columns.append([store(e) for e in multiply(bh, pixels, keep)])
+        for k in range(ah):
+            for j, e in enumerate(multiply(bw, [column[k] for column in columns], keep)):
+                T.buffer_store(v, e, [k * aw + j, slot, channel])
 
 
 def _input_stage(site, t, window, rows, cpu) -> Stage:
     """V = B^T d B of every tile: (frequency, tile, channel)."""
-    c = window.channels
-    bh, bw = matrices(t.m[0], t.r[0])[2], matrices(t.m[1], t.r[1])[2]
-    (ah, aw), (th, tw), lanes = t.a, t.tiles, cpu.lanes
+    (th, tw), lanes = t.tiles, cpu.lanes
 
     def body(x, v):
-        with ir.units(site.batch, th, tw, c // lanes) as (i, ty, tx, block):
-            half = ir.Scratch(ah * aw, lanes)
-            scratch = ir.Scratch(4 * ah * aw, lanes)
-            with T.vectorized(0, lanes) as lane:
-                keep, store = scratch.lane(lane), half.lane(lane)
-                channel = block * lanes + lane
-                columns = []
-                for j in range(aw):
-                    pixels = [window.pixel(x, i, ty * t.m[0] + k, tx * t.m[1] + j, channel) for k in range(ah)]
-                    columns.append([store(e) for e in multiply(bh, pixels, keep)])
-                for k in range(ah):
-                    for j, e in enumerate(multiply(bw, [column[k] for column in columns], keep)):
-                        T.buffer_store(v, e, [k * aw + j, (i * th + ty) * tw + tx, channel])
+        with ir.units(site.batch, th, tw, window.channels // lanes) as (i, ty, tx, block):
+            _transform_input(t, window, x, v, (i, ty, tx), (i * th + ty) * tw + tx, block, lanes)
 
-    shape = (ah * aw, rows, c)
+    shape = (t.a[0] * t.a[1], rows, window.channels)
     return Stage("input", ir.kernel({"x": window.shape, "v": shape}, body), (), shape)
 
 
@@ -196,36 +209,83 @@ def _product_stage(frequencies, rows, c, o, weights, tile, cpu) -> Stage:
     return Stage("product", te.create_prim_func([v, u, out]), (weights,), (frequencies, rows, o), schedule)
 
 
-def _output_stage(site, t, rows, o, epilogue, cpu) -> Stage:
-    """Y = A^T M A, bias and activation; what a last tile has too much is dropped."""
-    (oh, ow), (th, tw), (mh, mw), (fh, fw) = site.out_hw, t.tiles, t.m, t.a
+def _transform_output(site, t, m, slot, place, epilogue, b, image, y, lanes):
+    """Y = A^T M A of m[:, slot], bias and activation; what a last tile has too much is dropped."""
+    (oh, ow), (mh, mw), (fh, fw), (i, ty, tx) = site.out_hw, t.m, t.a, place
     ah, aw = matrices(mh, t.r[0])[0], matrices(mw, t.r[1])[0]
+
+    def transform(base, width):
+        half, result, scratch = (ir.Scratch(n, width) for n in (mh * fw, mh * mw, 4 * fh * fw))
+        with T.vectorized(0, width) as lane:
+            keep, store, finish = scratch.lane(lane), half.lane(lane), result.lane(lane)
+            columns = []
+            for j in range(fw):
+                products = [m[k * fw + j, slot, base + lane] for k in range(fh)]
+                columns.append([store(e) for e in multiply(ah, products, keep)])
+            for k in range(mh):
+                for e in multiply(aw, [column[k] for column in columns], keep):
+                    finish(e)
+        for k in range(mh):
+            for j in range(mw):
+                with T.If((ty * mh + k < oh) & (tx * mw + j < ow)), T.Then(), T.vectorized(0, width) as lane:
+                    at = [i, ty * mh + k, tx * mw + j, base + lane]
+                    value = epilogue(result.buffer[k * mw + j, lane], b[base + lane], image, *at)
+                    T.buffer_store(y, value, at)
+
+    ir.vectors(site.out_channels, lanes, transform)
+
+
+def _output_stage(site, t, rows, o, epilogue, cpu) -> Stage:
+    """The outputs of every tile."""
+    th, tw = t.tiles
 
     def body(m, b, *rest):
         *image, y = rest
-
-        def transform(i, ty, tx, base, width):
-            half, result, scratch = (ir.Scratch(n, width) for n in (mh * fw, mh * mw, 4 * fh * fw))
-            point = (i * th + ty) * tw + tx
-            with T.vectorized(0, width) as lane:
-                keep, store, finish = scratch.lane(lane), half.lane(lane), result.lane(lane)
-                columns = []
-                for j in range(fw):
-                    products = [m[k * fw + j, point, base + lane] for k in range(fh)]
-                    columns.append([store(e) for e in multiply(ah, products, keep)])
-                for k in range(mh):
-                    for e in multiply(aw, [column[k] for column in columns], keep):
-                        finish(e)
-            for k in range(mh):
-                for j in range(mw):
-                    with T.If((ty * mh + k < oh) & (tx * mw + j < ow)), T.Then(), T.vectorized(0, width) as lane:
-                        place = [i, ty * mh + k, tx * mw + j, base + lane]
-                        value = epilogue(result.buffer[k * mw + j, lane], b[base + lane], image, *place)
-                        T.buffer_store(y, value, place)
-
         with ir.units(site.batch, th, tw) as (i, ty, tx):
-            ir.vectors(site.out_channels, cpu.lanes, lambda base, width: transform(i, ty, tx, base, width))
+            slot = (i * th + ty) * tw + tx
+            _transform_output(site, t, m, slot, (i, ty, tx), epilogue, b, image, y, cpu.lanes)
 
-    shape = (site.batch, oh, ow, site.out_channels)
-    func = ir.kernel({"m": (fh * fw, rows, o), "b": (o,), **epilogue.image(shape), "y": shape}, body)
+    shape = (site.batch, *site.out_hw, site.out_channels)
+    func = ir.kernel({"m": (t.a[0] * t.a[1], rows, o), "b": (o,), **epilogue.image(shape), "y": shape}, body)
     return Stage("output", func, (epilogue.padded(o),), shape)
+
+
+def _fused_stage(site, t, window, points, o, weights, tile, epilogue, cpu) -> Stage:
+    """All three steps for a few tiles at a time, whose spectra never leave the level-2 cache."""
+    (th, tw), c, lanes, frequencies = t.tiles, window.channels, cpu.lanes, t.a[0] * t.a[1]
+    blocks, columns = weights.shape[1], weights.shape[1] * tile.columns
+    bytes_a_tile = 4 * frequencies * (c + columns) * tile.rows
+    share = max(1, cpu.cache(2) // 4 // bytes_a_tile)  # register tiles at a time
+    slots = tile.rows * min(share, -(-points // tile.rows // cpu.threads))
+
+    def body(x, u, b, *rest):
+        *image, y = rest
+        with ir.units(-(-points // slots)) as (part,):
+            v, m = (
+                T.alloc_buffer((frequencies, slots, c), ir.FLOAT),
+                T.alloc_buffer((frequencies, slots, columns), ir.FLOAT),
+            )
+
+            def place(slot):
+                point = T.min(part * slots + slot, points - 1)  # the last part repeats the last tile
+                return point // (th * tw), point // tw % th, point % tw
+
+            with T.serial(0, slots) as slot, T.serial(0, c // lanes) as block:
+                _transform_input(t, window, x, v, place(slot), slot, block, lanes)
+            with T.serial(0, frequencies) as f, T.serial(0, blocks) as q, T.serial(0, slots // tile.rows) as p:
+                ir.tile_product(
+                    tile.rows,
+                    tile.columns,
+                    lanes,
+                    c,
+                    lambda i, k: v[f, p * tile.rows + i, k],
+                    lambda k, j: u[f, q, k, j],
+                    lambda i, j: ir.zero(),
+                    lambda i, j, value: T.buffer_store(m, value, [f, p * tile.rows + i, q * tile.columns + j]),
+                )
+            with T.serial(0, slots) as slot, T.If(part * slots + slot < points), T.Then():
+                _transform_output(site, t, m, slot, place(slot), epilogue, b, image, y, lanes)
+
+    shape = (site.batch, *site.out_hw, site.out_channels)
+    args = {"x": window.shape, "u": weights.shape, "b": (o,), **epilogue.image(shape), "y": shape}
+    return Stage("input_product_output", ir.kernel(args, body), (weights, epilogue.padded(o)), shape)
