@@ -2,9 +2,9 @@
 
     python benchmarks/bandwidth.py --threads 2,1
 
-Threads pinned as those of a measured row sum a block several times the last-level cache, each its own part, 512 bytes
-a step into eight vector registers: there is nothing else to do than to read. The rate is that of the fastest of some
-passes, as in STREAM (McCalpin 1995).
+Threads pinned as those of a measured row sum a block several times the last-level cache, each its own part, in eight
+vector registers, and ask for what comes next: there is nothing else to do than to read. The rate is that of the fastest
+of some passes, as in STREAM (McCalpin 1995).
 """
 
 import json
@@ -25,6 +25,8 @@ from xframe.errors import XframeError
 from xframe.worker.host import worker_environment
 
 PASSES, VECTORS, TIMES_CACHE, LEAST = 15, 8, 4, 1 << 28
+#: Steps of :data:`VECTORS` vectors after which what is asked for is read.
+AHEAD = 8
 
 
 def read_bandwidth(threads: int, size: int | None = None) -> float:
@@ -57,27 +59,30 @@ def _measured(threads: int, size: int) -> float:
     if cpus is not None:
         os.sched_setaffinity(0, cpus)
     import tvm
-    from tvm import s_tir, te
 
     from xframe.backends.tvm import aligned
-    from xframe.lowering.stage import Tile, clear_product, tile_product
+    from xframe.lowering import ir
     from xframe.lowering.target import Cpu
 
     cpu = Cpu.host(threads)
     width = VECTORS * cpu.lanes
     steps = size // (4 * threads * width)
-    x, step = te.placeholder((threads, steps, width), name="x"), te.reduce_axis((0, steps), "step")
-    sums = te.compute((threads, width), lambda t, j: te.sum(x[t, step, j], axis=[step]), name="sums")
-    out = te.compute((threads, width), lambda t, j: sums[t, j], name="out")
-    sch = s_tir.Schedule(te.create_prim_func([x, out]))
-    product = sch.get_sblock("sums")
-    _, thread, reduction = tile_product(
-        sch, product, sch.get_sblock("out"), Tile(1, VECTORS, cpu.lanes), row=0, column=1
-    )
-    sch.parallel(thread)
-    clear_product(sch, product, reduction)
-    total = tvm.compile(sch.mod, target=cpu.tvm)["main"]
 
+    def body(x, y):
+        with ir.units(threads) as (t,):
+            ir.tile_product(
+                1,
+                width,
+                cpu.lanes,
+                steps,
+                lambda _, k: ir.T.float32(1),
+                lambda k, j: x[t, k, j],
+                lambda _, j: ir.zero(),
+                lambda _, j, total: ir.T.buffer_store(y, total, [t, j]),
+                lambda k: [x[t, k + AHEAD, v * cpu.lanes] for v in range(VECTORS)],
+            )
+
+    total = tvm.compile(ir.kernel({"x": (threads, steps, width), "y": (threads, width)}, body), target=cpu.tvm)["main"]
     block, result = (
         aligned(np.ones((threads, steps, width), np.float32)),
         aligned(np.zeros((threads, width), np.float32)),

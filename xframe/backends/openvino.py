@@ -113,7 +113,7 @@ class OpenVinoExecutable:
         for node in request.profiling_info:
             if node.status == ov.ProfilingInfo.Status.EXECUTED:
                 start, end = end, end + node.real_time.total_seconds()
-                site = sites.get(node.node_name.removesuffix(_FUSED)) if node.node_type == "Convolution" else None
+                site = sites.get(node.node_name.removesuffix(_FUSED))
                 kernels.append(Kernel(f"{node.exec_type} {node.node_name}", start, end, site))
         return kernels
 
