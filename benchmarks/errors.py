@@ -1,4 +1,4 @@
-"""The error of each variant of each lowering against float64, predicted and measured, as a page of the documentation.
+"""What each lowering does, and its error against float64, predicted and measured, as a page of the documentation.
 
 python benchmarks/errors.py > docs/errors.md
 """
@@ -25,9 +25,29 @@ from xframe.lowering.variants import Variant
 from xframe.types import ERROR_BUDGET, ConvSite
 
 KERNELS, CHANNELS, IMAGES = (3, 5, 7), (16, 256), 4
-HEAD = """# Errors of the lowerings
+#: One of each kind of convolution, for the table of what is done.
+KINDS = {
+    "1x1": ConvSite(1, 64, (28, 28), 64, (1, 1)),
+    "1x1, stride 2": ConvSite(1, 64, (28, 28), 64, (1, 1), (2, 2)),
+    "3x3, 5x5, 7x7": ConvSite(1, 64, (28, 28), 64, (3, 3), pads=(1,) * 4),
+    "3x3, asymmetric padding": ConvSite(1, 64, (28, 28), 64, (3, 3), pads=(0, 0, 1, 1)),
+    "1x7 or 7x1": ConvSite(1, 64, (28, 28), 64, (1, 7)),
+    "3x3, stride 2": ConvSite(1, 64, (28, 28), 64, (3, 3), (2, 2)),
+    "11x11, stride 4": ConvSite(1, 3, (224, 224), 64, (11, 11), (4, 4)),
+    "11x11": ConvSite(1, 64, (28, 28), 64, (11, 11)),
+    "3x3, dilation 2": ConvSite(1, 64, (28, 28), 64, (3, 3), dilation=(2, 2)),
+    "3x3, 2 groups": ConvSite(1, 64, (28, 28), 64, (3, 3), groups=2),
+    "3x3 depthwise, stride 1": ConvSite(1, 64, (28, 28), 64, (3, 3), groups=64),
+    "3x3 depthwise, stride 2": ConvSite(1, 64, (28, 28), 64, (3, 3), (2, 2), groups=64),
+}
+DONE = """# The lowerings: what they do, and their errors
 
 Written by `python benchmarks/errors.py > docs/errors.md`; do not edit.
+
+Images may be NCHW or NHWC, of any size, with any channels. What a lowering refuses, it refuses in these words, and
+`--fallback` says what runs there.
+"""
+HEAD = """## Errors
 
 An error is the largest deviation of an output from float64, relative to the RMS of the layer's output. **predicted**
 is what `--error-budget` is held against: `Z u sqrt((11/6 length growth^2 + 6) / 3)` with Z = 8 deviations and
@@ -104,15 +124,27 @@ def table(shapes: list[list[Row]]) -> Iterator[str]:
         yield f"| {same[0].lowering} | {same[0].detail} | {' | '.join(cells)} |"
 
 
+def done() -> Iterator[str]:
+    """A Markdown table of what each lowering says to each of :data:`KINDS`."""
+    lowerings = {name: registry.load(registry.LOWERINGS, name) for name in registry.LOWERINGS}
+    yield f"| convolution | {' | '.join(lowerings)} |"
+    yield "| --- " * (1 + len(lowerings)) + "|"
+    for kind, site in KINDS.items():
+        answers = [lowering.refuses(site, environment.cpu_device()) or "yes" for lowering in lowerings.values()]
+        yield f"| {kind} | {' | '.join(answers)} |"
+
+
 def main() -> int:
     argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     cpu = Cpu.host(len(environment.allowed_cpus()))
+    print(DONE)
+    print("\n".join(done()), end="\n\n")
     some = layer(KERNELS[0], CHANNELS[0])
     facts = {"target": cpu.text, "cpu": environment.cpu_device().name, "out": some.out_channels}
     size = "x".join(map(str, some.in_hw))
     print(HEAD.format(images=IMAGES, budget=ERROR_BUDGET, hw=size, **facts))
     for kernel in KERNELS:
-        print(f"## {kernel}x{kernel}\n")
+        print(f"### {kernel}x{kernel}\n")
         shapes = [list(rows(layer(kernel, channels), cpu)) for channels in CHANNELS]
         print("\n".join(table(shapes)), flush=True)
         print()

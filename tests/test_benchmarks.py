@@ -192,3 +192,12 @@ def test_the_table_of_errors_has_every_variant_and_none_beyond_its_prediction():
     header, _, *lines = errors.table([rows, rows])
     assert len(lines) == len(rows)
     assert {line.count("|") for line in lines} == {header.count("|")} == {9}
+
+
+def test_the_table_of_what_is_done_has_every_kind_and_no_silence():
+    header, _, *lines = errors.done()
+    assert header == f"| convolution | {' | '.join(LOWERINGS)} |"
+    cells = {line.split(" | ")[0][2:]: line[:-2].split(" | ")[1:] for line in lines}
+    assert set(cells) == set(errors.KINDS)
+    assert all(answer == "yes" or len(answer.split()) > 3 for row in cells.values() for answer in row)
+    assert cells["3x3, 5x5, 7x7"] == ["yes"] * len(LOWERINGS)
