@@ -98,6 +98,16 @@ def test_budget_and_target_are_in_the_plan_of_every_row_that_has_one(plugins):
     assert run.environment["request"]["resolved"]["target"] == "llvm"
 
 
+def test_pairs_are_all_that_is_run_and_exported(plugins):
+    plugins(pytorch="Honest", tensorflow="ExportFails", ort="Honest")
+    lines = []
+    asked = Request("tiny", ("pytorch", "tensorflow"), ("native", "ort"), budget=QUICK, threads=(1,))
+    run = compare(replace(asked, pairs=(("tensorflow", "native"), ("pytorch", "ort"))), lines.append)
+    assert rows(run) == [("pytorch", "ort", "auto", "OK"), ("tensorflow", "native", "auto", "OK")]
+    assert "tensorflow: export, batch 1" not in lines
+    assert "pytorch: export, batch 1" in lines
+
+
 def test_rows_come_in_the_order_asked_whatever_became_of_them(plugins):
     plugins(pytorch="Wrong", tensorflow="ExportFails", jax="Missing", ort="Honest", tvm="Honest")
     lines = []
