@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.rows import Row, budget, measured, table, with_peers
+from benchmarks.rows import Row, budget, line, measured, table, with_peers
 from xframe import registry, zoo
 from xframe.comparison import Request
 from xframe.registry import LOWERINGS
@@ -51,9 +51,8 @@ def site_specs() -> list[ModelSpec]:
 def rows(threads: Sequence[int], rounds: int) -> Iterator[list[Row]]:
     """The rows of one convolution after the other: the layers first, then the network's at each batch."""
     registry.FRAMEWORKS["channels_last"] = registry.Row("benchmarks.onednn:ChannelsLast", ("torch",), "torch")
-    before = os.environ.get("XFRAME_MODELS")
     with tempfile.TemporaryDirectory(prefix="xframe-layers-") as folder:
-        os.environ["XFRAME_MODELS"] = os.pathsep.join(p for p in (folder, before) if p)
+        os.environ["XFRAME_MODELS"] = folder  # ends with this process; our own models are found all the same
         work = [(spec, LAYERS_BATCH) for spec in layer_specs()]
         work += [(spec, batch) for batch in BATCHES for spec in site_specs()]
         for spec, batch in work:
@@ -74,9 +73,9 @@ def rows(threads: Sequence[int], rounds: int) -> Iterator[list[Row]]:
 
 def tables(groups: Sequence[list[Row]], threads: int) -> str:
     """Markdown: milliseconds of the layers, then ratios to oneDNN at the convolutions of the network."""
-    layers, sites = [], []
-    for group in groups:
-        mine = [r for r in group if r["threads"] == threads]
+    layers, sites, failed = [], [], []
+    for mine in filter(None, ([r for r in group if r["threads"] == threads] for group in groups)):
+        failed += [f"- {line(r)}" for r in mine if r["outcome"] != "OK"]
         ours = {r["lowering"]: r for r in mine if r["backend"] == "tvm"}
         peer = min((r["median_s"] for r in mine if r["backend"] == "native" and r["median_s"]), default=None)
         if mine[0]["model"] in LAYERS:
@@ -94,6 +93,8 @@ def tables(groups: Sequence[list[Row]], threads: int) -> str:
             table(["layer", *LOWERINGS, "oneDNN", "best"], layers),
             f"\nConvolutions of {NETWORK}, {threads} threads: times as fast as oneDNN (misses: bar)\n",
             table(["convolution", "batch", "oneDNN ms", *LOWERINGS], sites),
+            "",
+            *failed,
         ]
     )
 

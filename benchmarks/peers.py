@@ -107,9 +107,10 @@ def _parts(m: Measurement, rate: float) -> dict[str, float | None]:
     return {"conv_s": convolutions, "fc_read_share": share}
 
 
-def summary(groups: Sequence[list[Row]], lowerings: Sequence[str]) -> str:
+def summary(groups: Sequence[list[Row]]) -> str:
     """Markdown: what each case took in each runner, the best of our plans against its bar, the machine."""
     peers = [framework if runner == "native" else runner for framework, runner in PEERS]
+    plans = list(dict.fromkeys(r["lowering"] for group in groups for r in group if r["backend"] == OURS))
     body, notes = [], []
     for group in groups:
         for threads in dict.fromkeys(r["threads"] for r in group):
@@ -117,7 +118,7 @@ def summary(groups: Sequence[list[Row]], lowerings: Sequence[str]) -> str:
             model, batch = mine[0]["model"], mine[0]["batch"]
             theirs = {name(r): r for r in mine if r["backend"] != OURS}
             ours = {r["lowering"]: r for r in mine if r["backend"] == OURS}
-            times = [_time(found.get(n)) for found, of in ((theirs, peers), (ours, lowerings)) for n in of]
+            times = [_time(found.get(n)) for found, of in ((theirs, peers), (ours, plans)) for n in of]
             best = max((r for r in ours.values() if r["ratio"]), key=lambda r: r["ratio"], default=None)
             bar = BARS.get((model, batch))
             reached = "no" if best is None or (bar and best["ratio"] < bar) else "yes" if bar else ""
@@ -125,7 +126,7 @@ def summary(groups: Sequence[list[Row]], lowerings: Sequence[str]) -> str:
             body.append([model, str(batch), str(threads), *times, ratio, f"{bar}x" if bar else "", reached])
             notes += [f"- {text}" for r in ours.values() if (text := _note(r))]
     device, versions = environment.cpu_device(), environment.versions()
-    head = ["model", "batch", "threads", *peers, *lowerings, "ratio", "must reach", "reached"]
+    head = ["model", "batch", "threads", *peers, *plans, "ratio", "must reach", "reached"]
     about = f"Medians in ms on {device.name}, {device.cores} CPUs; ratio: of the best plan to the fastest peer."
     installed = ", ".join(f"{k} {v}" for k, v in versions.items())
     return "\n\n".join([about, table(head, body), "\n".join(notes), installed])
@@ -174,8 +175,8 @@ def main() -> int:
     if given.table and given.layers:
         print("\n\n".join(layers.tables(groups, threads) for threads in given.threads))
     elif given.table:
-        print(summary(groups, given.lowering))
-    return int(any(r["outcome"] != "OK" for rows in groups for r in rows))
+        print(summary(groups))
+    return int(any(r["outcome"] not in ("OK", "UNSUPPORTED") for rows in groups for r in rows))
 
 
 if __name__ == "__main__":
