@@ -96,6 +96,8 @@ REAL = [
     square(1, 24, 14, 40, 3, pad=1, stride=2),
     square(1, 40, 14, 40, 3, pad=1, groups=40),
     square(1, 20, 14, 20, 3, pad=1, stride=2, groups=20),
+    square(2, 24, 9, 24, 5, pad=2, groups=24),
+    square(3, 5, 4, 5, 7, pad=3, groups=5),
     square(1, 16, 15, 16, 3, pad=2, dilation=2),
     ConvSite(1, 16, (9, 9), 16, (1, 7), (1, 1), (0, 3, 0, 3)),
     ConvSite(1, 16, (12, 9), 16, (7, 1), (1, 1), (3, 0, 3, 0)),

@@ -1,9 +1,12 @@
 """Direct convolution: every output is accumulated in registers straight from the zero-padded image."""
 
+from dataclasses import replace
+
 import numpy as np
 from tvm import te
 
 from xframe.lowering import prefetch
+from xframe.lowering.depthwise import depthwise_stage
 from xframe.lowering.padding import pad_stage
 from xframe.lowering.pointwise import is_pointwise, pointwise_stage
 from xframe.lowering.stage import Epilogue, Stage, Tile, clear_product, kernel_runs, packed, pad_to, tile_product
@@ -25,7 +28,9 @@ class Direct:
         """See ``xframe.protocols.Lowering``."""
         site = variant.site
         if site.groups == site.in_channels == site.out_channels:
-            return _depthwise(site, weight, epilogue, layout, cpu)
+            bare = replace(site, pads=(0, 0, 0, 0))
+            channels_last = pad_stage(bare, *site.in_hw, site.in_channels, layout, cpu)
+            return [s for s in (channels_last, depthwise_stage(site, weight, epilogue, cpu)) if s]
         if is_pointwise(site) and layout == "NHWC":
             return [pointwise_stage(site, weight, epilogue, cpu)]
         return _grouped(site, weight, epilogue, layout, cpu)
@@ -84,43 +89,4 @@ def _grouped(site, weight, epilogue, layout, cpu) -> list[Stage]:
     weights = weights.reshape(g, columns // tile.columns, kh, taps, run, tile.columns)
     biases = np.pad(epilogue.bias.reshape(g, oc), ((0, 0), (0, columns - oc)))
     stage = Stage("product", te.create_prim_func([x, w, b, *image, out]), (weights, biases), shape, schedule)
-    return [pad, stage] if pad else [stage]
-
-
-def _depthwise(site, weight, epilogue, layout, cpu) -> list[Stage]:
-    n, c, (oh, ow), (kh, kw) = site.batch, site.in_channels, site.out_hw, site.kernel
-    (sh, sw), (dh, dw) = site.stride, site.dilation
-    channels = pad_to(c, cpu.lanes)
-    rows_in, row_in = _extent(oh, sh, kh, dh), _extent(ow, sw, kw, dw)
-    pad = pad_stage(site, rows_in, row_in, channels, layout, cpu)
-    x = te.placeholder((n, rows_in, row_in, channels), name="x")
-    w = te.placeholder((kh, kw, channels), name="w")
-    b = te.placeholder((channels,), name="b")
-    ry, rx = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx")
-    acc = te.compute(
-        (n, oh, ow, channels),
-        lambda i, y, z, o: te.sum(x[i, y * sh + ry * dh, z * sw + rx * dw, o] * w[ry, rx, o], axis=[ry, rx]),
-        name="product",
-    )
-    shape = (n, oh, ow, c)
-    image = [te.placeholder(shape, name="r")] if epilogue.residual else []
-    out = te.compute(shape, lambda *at: epilogue(acc[at], b[at[-1]], image, *at), name="epilogue")
-
-    def schedule(sch):
-        product, last = sch.get_sblock("product"), sch.get_sblock("epilogue")
-        i, y, z, o, ry, rx = sch.get_loops(product)
-        vector, lane = sch.split(o, [None, cpu.lanes])
-        sch.reorder(i, y, z, vector, ry, rx, lane)
-        sch.set_scope(product, 0, "local")
-        sch.reverse_compute_at(last, vector, preserve_unit_loops=True)
-        sch.vectorize(lane)
-        sch.unroll(rx)
-        sch.vectorize(sch.get_loops(last)[-1])
-        sch.parallel(sch.fuse(i, y))
-        sch.vectorize(sch.get_loops(sch.decompose_reduction(product, ry))[-1])
-
-    spare = channels - c
-    weights = np.pad(weight.reshape(c, kh, kw).transpose(1, 2, 0), ((0, 0), (0, 0), (0, spare)))
-    constants = weights, epilogue.padded(channels)
-    stage = Stage("product", te.create_prim_func([x, w, b, *image, out]), constants, shape, schedule)
     return [pad, stage] if pad else [stage]

@@ -50,6 +50,12 @@ def vectors(length: int, lanes: int, body: Callable[[Any, int], None]) -> None:
         body(length // lanes * lanes, length % lanes)
 
 
+def clip(start: Any, size: int, step: int, low: int, high: int) -> tuple[Any, Any]:
+    """First and last + 1 of ``size`` taps, ``step`` apart from ``start`` on, that lie in [low, high)."""
+    first = T.max(0, (low - start + step - 1) // step)
+    return first, T.max(first, T.min(size, (high - start + step - 1) // step))
+
+
 def copy(target, at: Callable[[Any], list], value: Callable[[Any], Any], length: int, lanes: int) -> None:
     """``target[at(i)] = value(i)`` for i below ``length``, vectorised."""
 

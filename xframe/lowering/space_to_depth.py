@@ -76,8 +76,8 @@ def stage(site: ConvSite, height: int, width: int, channels: int, layout: str, c
                     with T.Then():
                         for first, last, inside in ((0, inner[0], False), (*inner, True), (inner[1], width, False)):
                             if first < last:
-                                with T.serial(first, last) as col:
-                                    block(i, row, down, col, source, inside)
+                                with T.serial(0, last - first) as col:
+                                    block(i, row, down, first + col, source, inside)
                     with T.Else(), T.serial(0, width) as col:
                         nothing(i, row, col, down * sw * c, sw * c)
             if channels > sh * sw * c:

@@ -28,14 +28,9 @@ def pool_stage(
     top, left, bottom, right = pads
 
     def body(x, y):
-        def clip(start, size, step, low, high):
-            """First and last+1 tap of a window that starts at ``start`` and must stay in [low, high)."""
-            first = T.max(0, (low - start + step - 1) // step)
-            return first, T.max(first, T.min(size, (high - start + step - 1) // step))
-
         def output(i, row, col, base, width):
             y0, x0 = row * stride[0] - top, col * stride[1] - left
-            rows, columns = clip(y0, kernel[0], dilation[0], 0, h), clip(x0, kernel[1], dilation[1], 0, w)
+            rows, columns = ir.clip(y0, kernel[0], dilation[0], 0, h), ir.clip(x0, kernel[1], dilation[1], 0, w)
             total = ir.Scratch(1, width).buffer
             with T.vectorized(0, width) as v:
                 T.buffer_store(total, T.float32(LOWEST if kind == "max" else 0.0), [0, v])
@@ -46,8 +41,8 @@ def pool_stage(
                 value = total[0, v]
                 if kind != "max":
                     if count_pads:
-                        rows = clip(y0, kernel[0], dilation[0], -top, h + bottom)
-                        columns = clip(x0, kernel[1], dilation[1], -left, w + right)
+                        rows = ir.clip(y0, kernel[0], dilation[0], -top, h + bottom)
+                        columns = ir.clip(x0, kernel[1], dilation[1], -left, w + right)
                     value = value / T.Cast("float32", (rows[1] - rows[0]) * (columns[1] - columns[0]))
                 T.buffer_store(y, value, [i, row, col, base + v])
 
