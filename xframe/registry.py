@@ -30,7 +30,8 @@ FRAMEWORKS: Dict[str, Row] = {
 
 BACKENDS: Dict[str, Row] = {
     "ort": Row("xframe.backends.ort:OnnxRuntime", ("onnxruntime",), "ort", ("onnxruntime",)),
-    "openvino": Row("xframe.backends.openvino:OpenVino", ("openvino",), "openvino", opt_in=True),
+    # Its own file must be the first to import it: it keeps OpenVINO from reporting over the network.
+    "openvino": Row("xframe.backends.openvino:OpenVino", ("xframe.backends.openvino",), "openvino", opt_in=True),
     "tvm": Row("xframe.backends.tvm:Tvm", ("tvm_ffi",), "tvm"),
 }
 

@@ -1,14 +1,19 @@
 """OpenVINO on a CPU: picks its convolution algorithms itself, and is measured as it is."""
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import openvino as ov
 
 from xframe.errors import NotHonoured, Unsupported, XframeError
 from xframe.types import Artifact, Kernel, Plan, SiteRecord
+
+# When it is imported, OpenVINO reports over the network from a thread and a fork, unless it can't find what does it.
+sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+
+import openvino as ov  # noqa: E402
 
 #: What it appends to the name of a convolution whose bias it took in.
 _FUSED = "/WithoutBiases"

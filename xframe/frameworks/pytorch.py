@@ -163,7 +163,8 @@ class _Network(common.Network):
             raise Unavailable(f"torch.compile needs the C++ compiler {compiler}, which is not here: install g++")
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(files.home() / "inductor")
         start = time.perf_counter()
-        self._module = torch.compile(self._module, fullgraph=True, dynamic=False, options={"freezing": True})
+        options: dict[str, Any] = {"freezing": True, "compile_threads": 1}  # no processes that stay
+        self._module = torch.compile(self._module, fullgraph=True, dynamic=False, options=options)
         self.bind([np.zeros(self._shape, np.float32)])
         try:
             self.step()
