@@ -6,7 +6,7 @@ kernels without transposes, and weights must stay out of the compiler: here they
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -157,17 +157,17 @@ class Graph:
         stages: list[Stage],
         name: str,
         attrs: dict[str, str] | None = None,
-        residual: relax.Expr | None = None,
+        more: Sequence[relax.Expr] = (),
     ) -> relax.Expr:
         """Call the stages one after the other on ``x``; each is named ``<name>_<role>`` and carries ``attrs``.
 
-        The last one takes ``residual`` too, if it is given.
+        The last one takes ``more``, too.
         """
         for stage in stages:
             func = prepared(stage, attrs or {})
             args = [self.reshape(x, dims(func.params[0])), *map(self.constant, stage.constants)]
-            if residual is not None and stage is stages[-1]:
-                args.append(self.reshape(residual, dims(func.params[len(args)])))
+            for extra in more if stage is stages[-1] else ():
+                args.append(self.reshape(extra, dims(func.params[len(args)])))
             var = self.builder.add_func(func, f"{name}_{stage.role}")
             x = self.emit(relax.call_tir(var, args, relax.TensorType(stage.shape, "float32")))
         return x
@@ -188,7 +188,7 @@ class Graph:
         epilogue = Epilogue(bias, relu, residual is not None)
         stages = lowering.define(variant, weight, epilogue, layout, self.cpu)
         attrs = {SITE: site.key, LOWERING: chosen}
-        added = None if residual is None else self.nhwc(residual)
+        added = [] if residual is None else [self.nhwc(residual)]
         y = self.stages(x.expr if x.nhwc else self.plain(x), stages, f"{name}_{chosen}", attrs, added)
         return Value(self.reshape(y, (site.batch, *site.out_hw, site.out_channels)), nhwc=True)
 

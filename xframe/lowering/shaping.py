@@ -7,6 +7,7 @@ from tvm import relax
 
 from xframe.errors import Unsupported
 from xframe.lowering.graph import TO_NCHW, TO_NHWC, Handler, Value
+from xframe.lowering.windows import channels_stage
 
 AXIS = (0, 3, 1, 2)  # where an axis of NCHW is in NHWC
 
@@ -14,6 +15,11 @@ AXIS = (0, 3, 1, 2)  # where an axis of NCHW is in NHWC
 def concat(g, node, inputs, attrs):
     values = [g.value(x) for x in inputs]
     axis = attrs["axis"] % len(values[0].shape)
+    if any(v.nhwc for v in values) and axis == 1:
+        first, *others = map(g.nhwc, values)
+        n, _, h, w = values[0].shape
+        stage = channels_stage((n, h, w), [v.shape[1] for v in values], g.cpu)
+        return [Value(g.stages(first, [stage], "concat", more=others), nhwc=True)]
     if any(v.nhwc for v in values):
         return [Value(g.emit(relax.op.concat([g.nhwc(v) for v in values], axis=AXIS[axis])), nhwc=True)]
     return [Value(g.emit(relax.op.concat([g.plain(v) for v in values], axis=axis)))]

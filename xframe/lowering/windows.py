@@ -1,4 +1,4 @@
-"""Pooling and local response normalisation over NHWC images, straight-line over vectors of channels."""
+"""Pooling, concatenation and local response normalisation of NHWC images, straight-line over vectors of channels."""
 
 from xframe.lowering import ir
 from xframe.lowering.ir import T
@@ -51,6 +51,24 @@ def pool_stage(
 
     out = (n, oh, ow, c)
     return Stage("pool", ir.kernel({"x": shape, "y": out}, body), (), out)
+
+
+def channels_stage(shape: tuple[int, int, int], channels: list[int], cpu: Cpu) -> Stage:
+    """Images of ``shape`` (batch, height, width) as one: their channels one after the other."""
+    n, h, w = shape
+
+    def body(*buffers):
+        *images, y = buffers
+        with ir.units(n, h) as (i, row), T.serial(0, w) as col:
+            start = 0
+            for image, c in zip(images, channels, strict=True):
+                at, value = (lambda k, start=start: [i, row, col, start + k]), lambda k, x=image: x[i, row, col, k]
+                ir.copy(y, at, value, c, cpu.lanes)
+                start += c
+
+    out = (*shape, sum(channels))
+    args = {f"x{j}": (*shape, c) for j, c in enumerate(channels)}
+    return Stage("channels", ir.kernel({**args, "y": out}, body), (), out)
 
 
 def lrn_stage(shape: tuple[int, ...], size: int, alpha: float, beta: float, bias: float, cpu: Cpu) -> Stage:
