@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -37,13 +38,24 @@ def read_bandwidth(threads: int, size: int | None = None) -> float:
     XframeError
         TVM, which compiles the sum, is not here, or does not work.
     """
+    return float(alone(__file__, "the read bandwidth", threads, size or block_bytes()))
+
+
+def alone(script: str, what: str, threads: int, *args: int) -> Any:
+    """What ``script --alone threads *args`` prints as JSON, in a process of its own that is set up like a worker.
+
+    Raises
+    ------
+    XframeError
+        It failed: ``what`` can't be measured.
+    """
     done = subprocess.run(
-        [sys.executable, __file__, "--alone", str(threads), str(size or block_bytes())],
+        [sys.executable, script, "--alone", str(threads), *map(str, args)],
         env=worker_environment(threads), capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     if done.returncode:
-        raise XframeError(f"the read bandwidth can't be measured: {' '.join(done.stderr.split())[-300:]}")
-    return float(json.loads(done.stdout))
+        raise XframeError(f"{what} can't be measured: {' '.join(done.stderr.split())[-300:]}")
+    return json.loads(done.stdout)
 
 
 def block_bytes() -> int:
@@ -53,11 +65,15 @@ def block_bytes() -> int:
     return max(LEAST, min(wanted, (environment.available_bytes() or wanted) // 4))
 
 
-def _measured(threads: int, size: int) -> float:
-    """The rate in this process, which is pinned first: bytes a second."""
+def pin(threads: int) -> None:
+    """Bind this process to the CPUs of a measured row."""
     cpus = environment.pinned_cpus(threads)
     if cpus is not None:
         os.sched_setaffinity(0, cpus)
+
+
+def measured(threads: int, size: int) -> float:
+    """The rate in this process, bytes a second. A block that is small is read several times a pass."""
     import tvm
 
     from xframe.backends.tvm import aligned
@@ -67,9 +83,14 @@ def _measured(threads: int, size: int) -> float:
     cpu = Cpu.host(threads)
     width = VECTORS * cpu.lanes
     steps = size // (4 * threads * width)
+    repeats = max(1, LEAST // size)
 
     def body(x, y):
-        with ir.units(threads) as (t,):
+        with ir.units(threads) as (t,), ir.T.serial(0, repeats) as again:
+
+            def ahead(k):
+                return [x[t, k + AHEAD, v * cpu.lanes] for v in range(VECTORS)]
+
             ir.tile_product(
                 1,
                 width,
@@ -77,9 +98,9 @@ def _measured(threads: int, size: int) -> float:
                 steps,
                 lambda _, k: ir.T.float32(1),
                 lambda k, j: x[t, k, j],
-                lambda _, j: ir.zero(),
+                lambda _, j: ir.T.Select(again > 0, y[t, j], ir.zero()),
                 lambda _, j, total: ir.T.buffer_store(y, total, [t, j]),
-                lambda k: [x[t, k + AHEAD, v * cpu.lanes] for v in range(VECTORS)],
+                ahead if size > threads * cpu.cache(2) else None,  # prefetches bring it no nearer than there
             )
 
     total = tvm.compile(ir.kernel({"x": (threads, steps, width), "y": (threads, width)}, body), target=cpu.tvm)["main"]
@@ -93,14 +114,16 @@ def _measured(threads: int, size: int) -> float:
         start = time.perf_counter()
         total(*args)
         seconds.append(time.perf_counter() - start)
-    if (result != steps).any():
-        raise XframeError(f"the sums are {np.unique(result)[:3]}, and should be {steps}")
-    return block.nbytes / min(seconds)
+    if (result != repeats * steps).any():
+        raise XframeError(f"the sums are {np.unique(result)[:3]}, and should be {repeats * steps}")
+    return repeats * block.nbytes / min(seconds)
 
 
 def main() -> int:
     if sys.argv[1:2] == ["--alone"]:
-        print(json.dumps(_measured(*map(int, sys.argv[2:]))))
+        threads, size = map(int, sys.argv[2:])
+        pin(threads)
+        print(json.dumps(measured(threads, size)))
         return 0
     given = options(__doc__.splitlines()[0], rounds=1).parse_args()
     for threads in given.threads:
