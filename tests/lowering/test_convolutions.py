@@ -18,7 +18,8 @@ from xframe.environment import cpu_device
 from xframe.equivalence.reference import Reference
 from xframe.equivalence.verdict import judge
 from xframe.errors import Unsupported
-from xframe.lowering import pipeline, winograd
+from xframe.lowering import fused as fused_stages
+from xframe.lowering import pipeline
 from xframe.lowering.stage import Epilogue
 from xframe.lowering.target import Cpu
 from xframe.types import ConvSite, ModelSpec, layer
@@ -169,9 +170,10 @@ def test_sites_of_real_networks(lowering, layout):
     ],
     ids=lambda s: s.key,
 )
-def test_winograd_in_one_kernel_and_in_three(site, fused, monkeypatch):
-    monkeypatch.setattr(winograd.Winograd, "_fused", lambda *_: fused)
-    check(site, "winograd", relu=True)
+@pytest.mark.parametrize("lowering", ["winograd", "fft"])
+def test_in_one_kernel_and_in_three(lowering, site, fused, monkeypatch):
+    monkeypatch.setattr(fused_stages, "pays", lambda *_: fused)
+    check(site, lowering, relu=True)
 
 
 def test_weights_are_fetched_ahead_where_they_are_read_seldom():

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 from tvm import te, tirx
 
-from xframe.lowering import ir, prefetch
+from xframe.lowering import fused, ir, prefetch
 from xframe.lowering.ir import T
 from xframe.lowering.padding import Window
 from xframe.lowering.space_to_depth import one_tap, unit, unit_weight
 from xframe.lowering.stage import Epilogue, Stage, Tile, clear_product, packed, pad_to, tile_product, transformed
 from xframe.lowering.straight_line import product as multiply
 from xframe.lowering.target import Cpu
-from xframe.lowering.variants import Variant
+from xframe.lowering.variants import Variant, transform_flop
 from xframe.types import ConvSite, Device, Rounding
 
 LARGEST = 32  # of a window: straight-line code grows with its square
@@ -128,7 +128,8 @@ class Fft:
             detail = f"{g.window[0]}x{g.window[1]} {'image' if g.whole else 'tiles'}"
             rounding = Rounding(site.in_channels + 2 * sum(g.window), 1.0, (g.t[0] - 1, g.t[1] - 1))
             tiles, c, o = site.batch * g.tiles[0] * g.tiles[1], site.in_channels, site.out_channels
-            flop, moved = 8 * g.frequencies * tiles * c * o, 2 * 8 * g.frequencies * tiles * (c + o)
+            flop = 8 * g.frequencies * tiles * c * o + transform_flop(g.window) * tiles * (c + o)
+            moved = 2 * 8 * g.frequencies * tiles * (c + o)
             found.append(Variant(given, rounding, detail, flop, 8 * g.frequencies * c * o, moved, g))
         return found
 
@@ -152,12 +153,16 @@ class Fft:
         spectrum = transformed(g.kernel_matrix(site.kernel), weight)
         spectrum = spectrum.reshape(g.frequencies, 2, *spectrum.shape[1:]).swapaxes(1, 2)
         spectrum = np.pad(spectrum, ((0, 0), (0, c - site.in_channels), (0, 0), (0, 0)))
-        stages = [
-            image.stage,
-            _input_stage(site, g, image, rows, cpu),
-            _product_stage(g.frequencies, rows, c, o, packed(spectrum, columns, tile.columns), tile, cpu),
-            _output_stage(site, g, rows, o, epilogue, cpu),
-        ]
+        weights = packed(spectrum, columns, tile.columns)
+        if fused.pays(weights, points, c, columns, cpu):
+            stages = [image.stage, _fused_stage(site, g, image, weights, tile, epilogue, cpu)]
+        else:
+            stages = [
+                image.stage,
+                _input_stage(site, g, image, rows, cpu),
+                _product_stage(g.frequencies, rows, c, o, weights, tile, cpu),
+                _output_stage(site, g, rows, o, epilogue, cpu),
+            ]
         return [s for s in stages if s]
 
 
@@ -178,56 +183,65 @@ def _butterflies(real, imaginary, n):
     return out
 
 
-def _input_stage(site, g, image, rows, cpu) -> Stage:
-    """V = DFT of every window: (frequency, real or imaginary, tile, channel). Rows first, then columns."""
-    c = image.channels
-    (nh, nw), (th, tw), lanes = g.window, g.tiles, cpu.lanes
+def _transform_input(site, g, image, x, v, place, slot, block, lanes):
+    """v[:, :, slot] = DFT of the window at ``place`` (image, row and column of windows), one vector of channels.
+
+    Rows first, then columns.
+    """
+    (nh, nw), (i, ty, tx) = g.window, place
     top, left = site.pads[:2] if g.whole else (0, 0)
     used_rows, used_columns = (image.height, image.width) if g.whole else (nh, nw)
     by_row, by_column, half = dft(nw), dft(nh), nw // 2 + 1
+    spectrum = T.alloc_buffer((2, half, used_rows, lanes), ir.FLOAT, scope="local")
+    with T.serial(0, used_rows) as y:
+        scratch = ir.Scratch(8 * nw, lanes)
+        with T.vectorized(0, lanes) as lane:
+            keep = scratch.lane(lane)
+            pixels: list = [None] * nw
+            for j in range(used_columns):
+                at = ty * g.t[0] + y, tx * g.t[1] + j, block * lanes + lane
+                pixels[j + left] = image.pixel(x, i, *at)
+            for j, e in enumerate(multiply(by_row, pixels, keep)):
+                if e is not None:
+                    T.buffer_store(spectrum, e, [j // half, j % half, y, lane])
+
+    def column(k, is_real):
+        scratch = ir.Scratch(20 * nh, lanes)
+        with T.vectorized(0, lanes) as lane:
+            keep = scratch.lane(lane)
+
+            def transform(part):
+                values: list = [None] * nh
+                for j in range(used_rows):
+                    values[j + top] = spectrum[part, k, j, lane]
+                return [e if e is None else keep(e) for e in multiply(by_column, values, keep)]
+
+            real = transform(0)
+            if is_real:
+                out = {q: (real[q], real[nh // 2 + 1 + q]) for q in range(nh // 2 + 1)}
+            else:
+                out = _butterflies(real, transform(1), nh)
+            for q, pair in out.items():
+                for part, e in enumerate(pair):
+                    value = ir.zero() if e is None else e
+                    T.buffer_store(v, value, [g.index(q, k), part, slot, block * lanes + lane])
+
+    with T.serial(0, g.mixed) as k:
+        column(k + 1, False)
+    for k in g.real:
+        column(k, True)
+
+
+def _input_stage(site, g, image, rows, cpu) -> Stage:
+    """V = DFT of every window: (frequency, real or imaginary, tile, channel)."""
+    th, tw = g.tiles
 
     def body(x, v):
-        with ir.units(site.batch, th, tw, c // lanes) as (i, ty, tx, block):
-            spectrum = T.alloc_buffer((2, half, used_rows, lanes), ir.FLOAT, scope="local")
-            with T.serial(0, used_rows) as y:
-                scratch = ir.Scratch(8 * nw, lanes)
-                with T.vectorized(0, lanes) as lane:
-                    keep = scratch.lane(lane)
-                    pixels: list = [None] * nw
-                    for j in range(used_columns):
-                        place = ty * g.t[0] + y, tx * g.t[1] + j, block * lanes + lane
-                        pixels[j + left] = image.pixel(x, i, *place)
-                    for j, e in enumerate(multiply(by_row, pixels, keep)):
-                        if e is not None:
-                            T.buffer_store(spectrum, e, [j // half, j % half, y, lane])
+        with ir.units(site.batch, th, tw, image.channels // cpu.lanes) as (i, ty, tx, block):
+            slot = (i * th + ty) * tw + tx
+            _transform_input(site, g, image, x, v, (i, ty, tx), slot, block, cpu.lanes)
 
-            def column(k, is_real):
-                scratch = ir.Scratch(20 * nh, lanes)
-                with T.vectorized(0, lanes) as lane:
-                    keep = scratch.lane(lane)
-
-                    def transform(part):
-                        values: list = [None] * nh
-                        for j in range(used_rows):
-                            values[j + top] = spectrum[part, k, j, lane]
-                        return [e if e is None else keep(e) for e in multiply(by_column, values, keep)]
-
-                    real = transform(0)
-                    if is_real:
-                        out = {q: (real[q], real[nh // 2 + 1 + q]) for q in range(nh // 2 + 1)}
-                    else:
-                        out = _butterflies(real, transform(1), nh)
-                    for q, pair in out.items():
-                        for part, e in enumerate(pair):
-                            place = [g.index(q, k), part, (i * th + ty) * tw + tx, block * lanes + lane]
-                            T.buffer_store(v, ir.zero() if e is None else e, place)
-
-            with T.serial(0, g.mixed) as k:
-                column(k + 1, False)
-            for k in g.real:
-                column(k, True)
-
-    shape = (g.frequencies, 2, rows, c)
+    shape = (g.frequencies, 2, rows, image.channels)
     return Stage("input", ir.kernel({"x": image.shape, "v": shape}, body), (), shape)
 
 
@@ -254,68 +268,77 @@ def _product_stage(frequencies, rows, c, o, weights, tile, cpu) -> Stage:
     return Stage("product", te.create_prim_func([v, u, out]), (weights,), (frequencies, 2, rows, o), schedule)
 
 
-def _output_stage(site, g, rows, o, epilogue, cpu) -> Stage:
-    """Y = inverse DFT, bias and activation: columns first, then rows; only the t x t valid outputs are kept."""
-    (oh, ow), channels, lanes = site.out_hw, site.out_channels, cpu.lanes
-    (nh, nw), (th, tw), (t_h, t_w) = g.window, g.tiles, g.t
+def _transform_output(site, g, m, slot, place, epilogue, b, image, y, base, width):
+    """Y = inverse DFT of m[:, :, slot], bias and activation, of ``width`` channels from ``base`` on.
+
+    Columns first, then rows; only the t x t valid outputs are kept.
+    """
+    (oh, ow), (i, ty, tx) = site.out_hw, place
+    (nh, nw), (t_h, t_w) = g.window, g.t
     by_column, by_row, half = inverse_dft(nh), inverse_dft(nw), nw // 2 + 1
+    rows_of = T.alloc_buffer((t_h, 2, half, width), ir.FLOAT, scope="local")
+
+    def column(k, is_real):
+        scratch = ir.Scratch(20 * nh, width)
+        with T.vectorized(0, width) as lane:
+            keep = scratch.lane(lane)
+
+            def at(q, part):
+                return m[g.index(q, k), part, slot, base + lane]
+
+            count = nh // 2 + 1
+            if is_real:
+                values = [at(q, part) for part in (0, 1) for q in range(count)]
+                for q, e in enumerate(multiply(by_column, values, keep)[:t_h]):
+                    T.buffer_store(rows_of, e, [q, 0, k, lane])
+                return
+            # The conjugate-symmetric part of the column transforms back to real numbers, the other part to
+            # imaginary ones: two real inverse transforms make a complex one.
+            even: list[tuple[Any, Any]] = []
+            odd: list[tuple[Any, Any]] = []
+            for q in range(count):
+                mirror = (nh - q) % nh
+                if mirror == q:
+                    even.append((at(q, 0), None))
+                    odd.append((at(q, 1), None))
+                else:
+                    a, b2, c2, d = (keep(at(*w)) for w in ((q, 0), (mirror, 0), (q, 1), (mirror, 1)))
+                    even.append((keep((a + b2) * 0.5), keep((c2 - d) * 0.5)))
+                    odd.append((keep((c2 + d) * 0.5), keep((b2 - a) * 0.5)))
+            for part, terms in enumerate((even, odd)):
+                values = [re for re, _ in terms] + [im for _, im in terms]
+                for q, e in enumerate(multiply(by_column, values, keep)[:t_h]):
+                    T.buffer_store(rows_of, e, [q, part, k, lane])
+
+    with T.serial(0, g.mixed) as k:
+        column(k + 1, False)
+    for k in g.real:
+        column(k, True)
+
+    with T.serial(0, t_h) as row, T.If(ty * t_h + row < oh), T.Then():
+        scratch, result = ir.Scratch(8 * nw, width), ir.Scratch(t_w, width)
+        with T.vectorized(0, width) as lane:
+            keep, finish = scratch.lane(lane), result.lane(lane)
+            values = [rows_of[row, 0, j, lane] for j in range(half)]
+            values += [None if j in g.real else rows_of[row, 1, j, lane] for j in range(half)]
+            for e in multiply(by_row, values, keep)[:t_w]:
+                finish(e)
+        for j in range(t_w):
+            with T.If(tx * t_w + j < ow), T.Then(), T.vectorized(0, width) as lane:
+                place = [i, ty * t_h + row, tx * t_w + j, base + lane]
+                T.buffer_store(y, epilogue(result.buffer[j, lane], b[base + lane], image, *place), place)
+
+
+def _output_stage(site, g, rows, o, epilogue, cpu) -> Stage:
+    """The outputs of every window."""
+    channels, (th, tw), lanes = site.out_channels, g.tiles, cpu.lanes
 
     def body(m, b, *rest):
         *image, y = rest
 
         def transform(i, ty, tx, base, width):
-            point = (i * th + ty) * tw + tx
-            rows_of = T.alloc_buffer((t_h, 2, half, width), ir.FLOAT, scope="local")
-
-            def column(k, is_real):
-                scratch = ir.Scratch(20 * nh, width)
-                with T.vectorized(0, width) as lane:
-                    keep = scratch.lane(lane)
-
-                    def at(q, part):
-                        return m[g.index(q, k), part, point, base + lane]
-
-                    count = nh // 2 + 1
-                    if is_real:
-                        values = [at(q, part) for part in (0, 1) for q in range(count)]
-                        for q, e in enumerate(multiply(by_column, values, keep)[:t_h]):
-                            T.buffer_store(rows_of, e, [q, 0, k, lane])
-                        return
-                    # The conjugate-symmetric part of the column transforms back to real numbers, the other part to
-                    # imaginary ones: two real inverse transforms make a complex one.
-                    even: list[tuple[Any, Any]] = []
-                    odd: list[tuple[Any, Any]] = []
-                    for q in range(count):
-                        mirror = (nh - q) % nh
-                        if mirror == q:
-                            even.append((at(q, 0), None))
-                            odd.append((at(q, 1), None))
-                        else:
-                            a, b2, c2, d = (keep(at(*w)) for w in ((q, 0), (mirror, 0), (q, 1), (mirror, 1)))
-                            even.append((keep((a + b2) * 0.5), keep((c2 - d) * 0.5)))
-                            odd.append((keep((c2 + d) * 0.5), keep((b2 - a) * 0.5)))
-                    for part, terms in enumerate((even, odd)):
-                        values = [re for re, _ in terms] + [im for _, im in terms]
-                        for q, e in enumerate(multiply(by_column, values, keep)[:t_h]):
-                            T.buffer_store(rows_of, e, [q, part, k, lane])
-
-            with T.serial(0, g.mixed) as k:
-                column(k + 1, False)
-            for k in g.real:
-                column(k, True)
-
-            with T.serial(0, t_h) as row, T.If(ty * t_h + row < oh), T.Then():
-                scratch, result = ir.Scratch(8 * nw, width), ir.Scratch(t_w, width)
-                with T.vectorized(0, width) as lane:
-                    keep, finish = scratch.lane(lane), result.lane(lane)
-                    values = [rows_of[row, 0, j, lane] for j in range(half)]
-                    values += [None if j in g.real else rows_of[row, 1, j, lane] for j in range(half)]
-                    for e in multiply(by_row, values, keep)[:t_w]:
-                        finish(e)
-                for j in range(t_w):
-                    with T.If(tx * t_w + j < ow), T.Then(), T.vectorized(0, width) as lane:
-                        place = [i, ty * t_h + row, tx * t_w + j, base + lane]
-                        T.buffer_store(y, epilogue(result.buffer[j, lane], b[base + lane], image, *place), place)
+            slot = (i * th + ty) * tw + tx
+            _transform_output(site, g, m, slot, (i, ty, tx), epilogue, b, image, y, base, width)
 
         if channels % lanes:
             with ir.units(site.batch, th, tw) as (i, ty, tx):
@@ -324,6 +347,36 @@ def _output_stage(site, g, rows, o, epilogue, cpu) -> Stage:
             with ir.units(site.batch, th, tw, channels // lanes) as (i, ty, tx, block):
                 transform(i, ty, tx, block * lanes, lanes)
 
-    shape = (site.batch, oh, ow, channels)
+    shape = (site.batch, *site.out_hw, channels)
     func = ir.kernel({"m": (g.frequencies, 2, rows, o), "b": (o,), **epilogue.image(shape), "y": shape}, body)
     return Stage("output", func, (epilogue.padded(o),), shape)
+
+
+def _fused_stage(site, g, image, weights, tile, epilogue, cpu) -> Stage:
+    frequencies, blocks, c, _, _ = weights.shape
+
+    def product(v, u, m, count):
+        with T.serial(0, frequencies) as f, T.serial(0, blocks) as q, T.serial(0, count) as p:
+            ir.complex_tile_product(
+                tile.rows,
+                tile.columns,
+                cpu.lanes,
+                c,
+                lambda part, i, k: v[f, part, p * tile.rows + i, k],
+                lambda part, k, j: u[f, q, k, part, j],
+                lambda part, i, j, e: T.buffer_store(m, e, [f, part, p * tile.rows + i, q * tile.columns + j]),
+            )
+
+    def back(m, slot, place, *rest):
+        ir.vectors(
+            site.out_channels, cpu.lanes, lambda *at: _transform_output(site, g, m, slot, place, epilogue, *rest, *at)
+        )
+
+    steps = (
+        lambda x, v, place, slot, block: _transform_input(site, g, image, x, v, place, slot, block, cpu.lanes),
+        product,
+        back,
+    )
+    outputs = (*site.out_hw, site.out_channels)
+    shape = site.batch, g.tiles, tile.rows, (frequencies, 2), weights, blocks * tile.columns, outputs
+    return fused.fused_stage(image, *shape, epilogue, cpu, steps)

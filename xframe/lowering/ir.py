@@ -100,6 +100,38 @@ def tile_product(
     each(lambda i, j: finish(i, j, sums[i][j]))
 
 
+def complex_tile_product(
+    rows: int,
+    columns: int,
+    lanes: int,
+    depth: int,
+    left: Callable[[int, int, Any], Any],
+    right: Callable[[int, Any, Any], Any],
+    finish: Callable[[int, int, Any, Any], None],
+) -> None:
+    """As :func:`tile_product` from zero, of complex numbers: the first argument of each is 0 for the real parts, 1 for
+    the imaginary ones."""
+    sums = [[T.alloc_buffer((columns,), FLOAT) for _ in range(rows)] for _ in (0, 1)]
+
+    def each(body):
+        for i in range(rows):
+            for part in (0, 1):
+                for j in range(0, columns, lanes):
+                    with T.vectorized(0, lanes) as v:
+                        body(part, i, j + v)
+
+    def step(part, i, j, other):
+        product = left(other, i, k) * right((part + other) % 2, k, j)
+        total = sums[part][i]
+        T.buffer_store(total, total[j] - product if part < other else total[j] + product, [j])
+
+    each(lambda part, i, j: T.buffer_store(sums[part][i], zero(), [j]))
+    with T.serial(0, depth) as k:
+        for other in (0, 1):
+            each(lambda part, i, j, other=other: step(part, i, j, other))
+    each(lambda part, i, j: finish(part, i, j, sums[part][i][j]))
+
+
 class Scratch:
     """Names for the vectors of straight-line code: rows of a local array, which LLVM keeps in registers where it can.
 

@@ -114,12 +114,18 @@ class Cpu:
         native = self.architecture == Cpu.host(self.threads).architecture
         return environment.cache_bytes().get(level, CACHES[level]) if native else CACHES[level]
 
+    def stay_near(self, constants: float) -> bool:
+        """Whether so many bytes of constants can stay in a level-2 cache beside what is computed with them."""
+        return 4 * constants <= 3 * self.cache(2)
+
     def cost(self, flop: float, memory_bytes: float, cache_bytes: float) -> float:
         """Estimated time of an algorithm's stages, in units of one float32 operation at the peak of the CPU.
 
         For choosing between tile sizes, so only ratios count. Constants (weights) come from memory, temporaries go
-        through the outer caches. The machine balances are round figures of current CPUs with vectors of 16 lanes: 12
-        FLOP in the time of a byte from memory, 2 in that of a byte through the caches; narrower vectors do fewer. Times
-        add up: a product that streams its weights was seen to take the time of both.
+        through the outer caches unless the constants stay near: then they can stay near, too (``lowering.fused``). The
+        machine balances are round figures of current CPUs with vectors of 16 lanes: 12 FLOP in the time of a byte from
+        memory, 6 in that of a byte through the outer caches; narrower vectors do fewer. Times add up: little of the
+        reading was seen to be hidden where weights are used for a few rows only.
         """
-        return flop + self.lanes / 16 * (12 * memory_bytes + 2 * cache_bytes)
+        through_caches = 0.5 if self.stay_near(memory_bytes) else 6
+        return flop + self.lanes / 16 * (12 * memory_bytes + through_caches * cache_bytes)

@@ -13,14 +13,14 @@ from functools import lru_cache
 import numpy as np
 from tvm import te
 
-from xframe.lowering import ir, prefetch
+from xframe.lowering import fused, ir, prefetch
 from xframe.lowering.ir import T
 from xframe.lowering.padding import Window
 from xframe.lowering.space_to_depth import one_tap, unit, unit_weight
 from xframe.lowering.stage import Epilogue, Stage, Tile, clear_product, packed, pad_to, tile_product, transformed
 from xframe.lowering.straight_line import product as multiply
 from xframe.lowering.target import Cpu
-from xframe.lowering.variants import Variant
+from xframe.lowering.variants import Variant, transform_flop
 from xframe.types import ConvSite, Device, Rounding
 
 #: Finite interpolation points in the order of use; the last point is at infinity. Pairs of opposite points let the
@@ -122,7 +122,8 @@ class Winograd:
             rounding = Rounding(site.in_channels + 2 * sum(t.a), growth(mh, rh) * growth(mw, rw), (mh - 1, mw - 1))
             frequencies, tiles = t.a[0] * t.a[1], site.batch * t.tiles[0] * t.tiles[1]
             c, o = site.in_channels, site.out_channels
-            flop, moved = 2 * frequencies * tiles * c * o, 2 * 4 * frequencies * tiles * (c + o)
+            flop = 2 * frequencies * tiles * c * o + transform_flop(t.a) * tiles * (c + o)
+            moved = 2 * 4 * frequencies * tiles * (c + o)
             found.append(Variant(given, rounding, detail, flop, 4 * frequencies * c * o, moved, t))
         return found
 
@@ -140,8 +141,8 @@ class Winograd:
         spectrum = np.pad(spectrum, ((0, 0), (0, c - site.in_channels), (0, 0)))
         weights = packed(spectrum, columns, tile.columns)
         window = Window.of(given, height, width, layout, cpu)
-        if self._fused(t, points, c, columns, cpu):
-            stages = [window.stage, _fused_stage(site, t, window, points, o, weights, tile, epilogue, cpu)]
+        if fused.pays(weights, points, c, columns, cpu):
+            stages = [window.stage, _fused_stage(site, t, window, weights, tile, epilogue, cpu)]
         else:
             stages = [
                 window.stage,
@@ -150,12 +151,6 @@ class Winograd:
                 _output_stage(site, t, rows, o, epilogue, cpu),
             ]
         return [s for s in stages if s]
-
-    def _fused(self, t, points, c, columns, cpu) -> bool:
-        """Whether the weights stay in the level-2 cache, and the tiles' spectra would not."""
-        bytes_a_channel = 4 * t.a[0] * t.a[1]
-        spectra = bytes_a_channel * points * (c + columns)
-        return 4 * bytes_a_channel * c * columns <= 3 * cpu.cache(2) and spectra > cpu.threads * cpu.cache(2) // 2
 
 
 def _transform_input(t, window, x, v, place, slot, block, lanes):
@@ -250,42 +245,29 @@ def _output_stage(site, t, rows, o, epilogue, cpu) -> Stage:
     return Stage("output", func, (epilogue.padded(o),), shape)
 
 
-def _fused_stage(site, t, window, points, o, weights, tile, epilogue, cpu) -> Stage:
-    """All three steps for a few tiles at a time, whose spectra never leave the level-2 cache."""
-    (th, tw), c, lanes, frequencies = t.tiles, window.channels, cpu.lanes, t.a[0] * t.a[1]
-    blocks, columns = weights.shape[1], weights.shape[1] * tile.columns
-    bytes_a_tile = 4 * frequencies * (c + columns) * tile.rows
-    share = max(1, cpu.cache(2) // 4 // bytes_a_tile)  # register tiles at a time
-    slots = tile.rows * min(share, -(-points // tile.rows // cpu.threads))
+def _fused_stage(site, t, window, weights, tile, epilogue, cpu) -> Stage:
+    frequencies, blocks, c, _ = weights.shape
 
-    def body(x, u, b, *rest):
-        *image, y = rest
-        with ir.units(-(-points // slots)) as (part,):
-            v, m = (
-                T.alloc_buffer((frequencies, slots, c), ir.FLOAT),
-                T.alloc_buffer((frequencies, slots, columns), ir.FLOAT),
+    def product(v, u, m, count):
+        with T.serial(0, frequencies) as f, T.serial(0, blocks) as q, T.serial(0, count) as p:
+            ir.tile_product(
+                tile.rows,
+                tile.columns,
+                cpu.lanes,
+                c,
+                lambda i, k: v[f, p * tile.rows + i, k],
+                lambda k, j: u[f, q, k, j],
+                lambda i, j: ir.zero(),
+                lambda i, j, value: T.buffer_store(m, value, [f, p * tile.rows + i, q * tile.columns + j]),
             )
 
-            def place(slot):
-                point = T.min(part * slots + slot, points - 1)  # the last part repeats the last tile
-                return point // (th * tw), point // tw % th, point % tw
-
-            with T.serial(0, slots) as slot, T.serial(0, c // lanes) as block:
-                _transform_input(t, window, x, v, place(slot), slot, block, lanes)
-            with T.serial(0, frequencies) as f, T.serial(0, blocks) as q, T.serial(0, slots // tile.rows) as p:
-                ir.tile_product(
-                    tile.rows,
-                    tile.columns,
-                    lanes,
-                    c,
-                    lambda i, k: v[f, p * tile.rows + i, k],
-                    lambda k, j: u[f, q, k, j],
-                    lambda i, j: ir.zero(),
-                    lambda i, j, value: T.buffer_store(m, value, [f, p * tile.rows + i, q * tile.columns + j]),
-                )
-            with T.serial(0, slots) as slot, T.If(part * slots + slot < points), T.Then():
-                _transform_output(site, t, m, slot, place(slot), epilogue, b, image, y, lanes)
-
-    shape = (site.batch, *site.out_hw, site.out_channels)
-    args = {"x": window.shape, "u": weights.shape, "b": (o,), **epilogue.image(shape), "y": shape}
-    return Stage("input_product_output", ir.kernel(args, body), (weights, epilogue.padded(o)), shape)
+    steps = (
+        lambda x, v, place, slot, block: _transform_input(t, window, x, v, place, slot, block, cpu.lanes),
+        product,
+        lambda m, slot, place, b, image, y: _transform_output(
+            site, t, m, slot, place, epilogue, b, image, y, cpu.lanes
+        ),
+    )
+    outputs = (*site.out_hw, site.out_channels)
+    shape = site.batch, t.tiles, tile.rows, (frequencies,), weights, blocks * tile.columns, outputs
+    return fused.fused_stage(window, *shape, epilogue, cpu, steps)

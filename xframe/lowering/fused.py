@@ -1,0 +1,71 @@
+"""The three steps of a transformed convolution in one kernel, a few tiles at a time.
+
+Input transform, products and output transform of the whole image each pass their spectra through the outer caches.
+Where the transformed weights stay in a core's level-2 cache, it is faster to take a few tiles through all three: their
+spectra stay there, too.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from xframe.lowering import ir
+from xframe.lowering.ir import T
+from xframe.lowering.padding import Window
+from xframe.lowering.stage import Epilogue, Stage, pad_to
+from xframe.lowering.target import Cpu
+
+
+def pays(weights: np.ndarray, points: int, channels: int, columns: int, cpu: Cpu) -> bool:
+    """Whether ``weights``, of ``channels`` x ``columns`` a frequency, leave a level-2 cache room for spectra, and the
+    spectra of all ``points`` would not stay near otherwise."""
+    spectra = weights.nbytes // (channels * columns) * points * (channels + columns)
+    return cpu.stay_near(weights.nbytes) and 4 * spectra > cpu.threads * cpu.cache(2)
+
+
+def fused_stage(
+    window: Window,
+    batch: int,
+    tiles: tuple[int, ...],
+    rows: int,
+    frequencies: tuple[int, ...],
+    weights: np.ndarray,
+    columns: int,
+    outputs: tuple[int, int, int],
+    epilogue: Epilogue,
+    cpu: Cpu,
+    steps: tuple[Callable, Callable, Callable],
+) -> Stage:
+    """The stage of all three ``steps``, whose spectra V and M have the shape (*frequencies, tile, channel).
+
+    ``input(x, V, place, slot, block)`` transforms a vector of channels of the tile at ``place`` (image, row, column);
+    ``product(V, U, M, tile of rows)`` multiplies ``rows`` tiles by all weights; ``output(M, slot, place, b, image, y)``
+    transforms back. ``outputs``: height, width and channels of the result.
+    """
+    (th, tw), points = tiles, batch * tiles[0] * tiles[1]
+    bytes_a_tile = 4 * int(np.prod(frequencies)) * (window.channels + columns) * rows
+    together = max(1, cpu.cache(2) // 4 // bytes_a_tile)
+    slots = rows * min(together, -(-points // rows // cpu.threads))
+    transform, product, back = steps
+
+    def body(x, u, b, *rest):
+        *image, y = rest
+        with ir.units(-(-points // slots)) as (part,):
+            v = T.alloc_buffer((*frequencies, slots, window.channels), ir.FLOAT)
+            m = T.alloc_buffer((*frequencies, slots, columns), ir.FLOAT)
+
+            def place(slot):
+                point = T.min(part * slots + slot, points - 1)  # the last part repeats the last tile
+                return point // (th * tw), point // tw % th, point % tw
+
+            with T.serial(0, slots) as slot, T.serial(0, window.channels // cpu.lanes) as block:
+                transform(x, v, place(slot), slot, block)
+            product(v, u, m, slots // rows)
+            with T.serial(0, slots) as slot, T.If(part * slots + slot < points), T.Then():
+                back(m, slot, place(slot), b, image, y)
+
+    shape = (batch, *outputs)
+    channels = pad_to(outputs[-1], cpu.lanes)
+    args = {"x": window.shape, "u": weights.shape, "b": (channels,), **epilogue.image(shape), "y": shape}
+    constants = weights, epilogue.padded(channels)
+    return Stage("input_product_output", ir.kernel(args, body), constants, shape)
