@@ -5,8 +5,7 @@
 FLOP are those that a kernel does, counted in its loops: a multiply-add is two, a maximum one, and a tile that is only
 partly needed counts whole. Bytes are those of its arguments, so that what it reads again is free. A share is the time
 that the roofs leave (``xframe.analysis.roofline``) over the median time in profiled passes. All roofs are measured
-first, with the same threads: FMA in registers, and the rates at which blocks of half a cache and of several times the
-last one are read.
+first, with the same threads: FMA in registers, and the rates at which blocks are read that a cache holds or none does.
 """
 
 import json
@@ -35,6 +34,8 @@ from xframe.types import Measurement, Outcome
 
 PEER, OURS = "ort", "tvm"
 PASSES = 9
+#: From one measured part of a cache to the next.
+GROWTH = 4
 #: Multiply-adds one after another in each sum, and passes over them: short ones find a moment when nothing else runs.
 DEPTH, REPEATS = 1 << 17, 150
 
@@ -52,11 +53,17 @@ def machine(threads: int) -> Machine:
 
 
 def _measured(threads: int) -> Machine:
-    """The roofs in this process. A cache holds half of its size: the rest is for what is around."""
-    caches, levels = environment.cache_bytes(), []
-    for level, size in ((2, threads * caches.get(2, 0)), (3, caches.get(3, 0))):
-        if size:
-            levels.append(Level(f"L{level}", size // 2, bandwidth.measured(threads, size // 2)))
+    """The roofs in this process. A cache holds half of its size: the rest is for what is around.
+
+    Of the last one, which a virtual machine shares with others, some parts are measured: the larger, the slower.
+    """
+    caches = environment.cache_bytes()
+    size = threads * caches.get(2, 0) // 2
+    blocks = [("L2", size)] if size else []
+    while size and GROWTH * size <= caches.get(3, 0) // 2:
+        size *= GROWTH
+        blocks.append((f"L3 ({size >> 20} MiB)", size))
+    levels = [Level(name, size, bandwidth.measured(threads, size)) for name, size in blocks]
     levels.append(Level("memory", math.inf, bandwidth.measured(threads, bandwidth.block_bytes())))
     return Machine(peak(threads), tuple(levels))
 
@@ -199,9 +206,9 @@ def _share(r: Row) -> float:
 
 
 def memory_row(m: Measurement, kernels: Sequence[Row], peer: Measurement | None) -> Row:
-    """Peak resident memory of the worker; ``transformed_bytes``: what the weights of the convolutions take more than
-    before; ``memory_ratio``: the peak without those over that of the peer."""
-    plain = {s.key: 4 * s.out_channels * s.reduction for s, _ in m.case.plan.lowerings}
+    """Peak resident memory of the worker; ``transformed_bytes``: what the weights and biases of the convolutions
+    take more than before; ``memory_ratio``: the peak without those over that of the peer."""
+    plain = {s.key: 4 * s.out_channels * (s.reduction + 1) for s, _ in m.case.plan.lowerings}
     calls: Counter[str] = Counter(s.site.key for s in m.sites)
     weights = sum(r["weight_bytes"] for r in kernels if r["site"])
     transformed = weights - sum(n * plain[key] for key, n in calls.items())
@@ -225,7 +232,7 @@ def kernel_table(title: str, found: Iterable[Row]) -> str:
         values = (r["flop"] / 1e6, r["bytes"] / 1e6, r["median_s"] * 1e3, r["flop_per_s"] / 1e9, r["bytes_per_s"] / 1e9)
         times = (f"{values[0]:.1f}", f"{values[1]:.2f}", f"{values[2]:.3f}", f"{values[3]:.0f}", f"{values[4]:.0f}")
         least = (f"{r['attainable_s'] * 1e3:.3f}", r["limit"], f"{r['share']:.0%}")
-        what = (r["kernel"] or f"{r['calls']} calls", str(r["batch"]), str(r["threads"]), r["lowering"], r["role"])
+        what = (r["kernel"] or str(r["calls"]), str(r["batch"]), str(r["threads"]), r["lowering"], r["role"])
         body.append((*what, *times, *least))
     return rows.table((*head, "limit", "share"), body)
 
@@ -286,7 +293,7 @@ def main() -> int:
         for n, roof in roofs.items():
             reads = ", ".join(f"{level.bytes_per_s / 1e9:.0f} from {level.name}" for level in roof.levels)
             print(f"{environment.cpu_device().name}, threads {n}: {roof.flop_per_s / 1e9:.0f} GFLOP/s; GB/s: {reads}\n")
-        for text in (kernel_table("kernel", kernels), kernel_table("sum", by_role(kernels)), memory_table(memory)):
+        for text in (kernel_table("kernel", kernels), kernel_table("kernels", by_role(kernels)), memory_table(memory)):
             print(text, end="\n\n")
     for m in failed:
         print(rows.line({**rows.row(m), "ratio": None}), file=sys.stderr)

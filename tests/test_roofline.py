@@ -121,7 +121,7 @@ def measurement(runner="tvm", peak=None, seconds=(0.004, 0.002, 0.006)):
 
 WORK = {
     "conv1_fft_pad": Work(0, 400_000),
-    "conv1_fft_product": Work(1_000_000, 100_000, 8 * 8 * 9 * 4 + 1000),
+    "conv1_fft_product": Work(1_000_000, 100_000, 4 * (8 * 8 * 9 + 8) + 1000),
     "fc2_product": Work(1_000_000, 0, 2_000_000),
 }
 
