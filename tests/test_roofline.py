@@ -13,7 +13,9 @@ from benchmarks import bandwidth, roofline, rows
 from tests.lowering.networks import HOST, conv_network, everywhere, network
 from xframe.analysis.roofline import Level, Machine, Work
 from xframe.errors import XframeError
-from xframe.lowering import ir, pipeline, straight_line, winograd
+from xframe.lowering import fft, ir, pipeline, straight_line, winograd
+from xframe.lowering.graph import LOWERING, prepared
+from xframe.lowering.stage import Tile
 from xframe.store import Run
 from xframe.types import Artifact, Case, ConvSite, Kernel, Measurement, Outcome, SiteRecord
 
@@ -177,3 +179,11 @@ def test_the_roofs_of_this_machine(monkeypatch):
     with pytest.raises(XframeError, match="roofs of this machine can't be measured"):
         roofline.machine(1)
     assert bandwidth.measured(1, 1 << 20) > 0
+
+
+def test_the_product_of_complex_numbers_is_eight_operations():
+    frequencies, rows, c, o, tile = 5, 8, 32, 48, Tile(4, 1, LANES)
+    weights = np.zeros((frequencies, o // tile.columns, c, 2, tile.columns), np.float32)
+    stage = fft._product_stage(frequencies, rows, c, o, weights, tile, HOST)
+    func = prepared(stage, {LOWERING: "fft"})
+    assert roofline.flop(func) == 8 * frequencies * rows * c * o
