@@ -69,7 +69,7 @@ def _grouped(site, weight, epilogue, layout, cpu) -> list[Stage]:
 
     acc = te.compute((n, g, oh, width, columns), term, name="product")
     shape = (n, oh, ow, g, oc)
-    image = [te.placeholder(shape, name="r")] if epilogue.residual else []
+    image = epilogue.placeholders(shape)
     out = te.compute(
         shape, lambda i, y, z, q, o: epilogue(acc[i, q, y, z, o], b[q, o], image, i, y, z, q, o), name="epilogue"
     )

@@ -64,7 +64,7 @@ class Gemm:
             ),
             name="product",
         )
-        image = [te.placeholder((rows, g, oc), name="r")] if epilogue.residual else []
+        image = epilogue.placeholders((rows, g, oc))
         out = te.compute(
             (rows, g, oc), lambda m, q, o: epilogue(acc[q, m, o], b[q, o], image, m, q, o), name="epilogue"
         )

@@ -24,7 +24,7 @@ def pointwise_stage(site: ConvSite, weight: np.ndarray, epilogue: Epilogue, cpu:
     x = te.placeholder((rows, c), name="x")
     w = te.placeholder(weights.shape, name="w")
     b = te.placeholder((columns,), name="b")
-    image = [te.placeholder((rows, o), name="r")] if epilogue.residual else []
+    image = epilogue.placeholders((rows, o))
     k = te.reduce_axis((0, c), "k")
     acc = te.compute(
         (tiles * tile.rows, columns),  # the last tile repeats the last row; the epilogue drops it

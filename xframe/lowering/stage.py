@@ -58,6 +58,10 @@ class Epilogue:
         """The argument that it needs: ``{"r": shape}``, or none."""
         return {"r": shape} if self.residual else {}
 
+    def placeholders(self, shape: tuple[int, ...]) -> list[te.Tensor]:
+        """The same argument for a tensor expression, in a list."""
+        return [te.placeholder(s, name=name) for name, s in self.image(shape).items()]
+
     def __call__(self, total, bias, image, *at):
         """``image`` is a list of that argument, which is read at the indices ``at``; empty where there is none."""
         return activate(total + bias + image[0][at] if image else total + bias, self.relu)
