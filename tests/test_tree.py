@@ -13,7 +13,7 @@ from xframe import registry
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = sorted((ROOT / "xframe").rglob("*.py"))
 #: Lines of a file, and of all of xframe/. The second is raised on purpose, with a reason, never in passing.
-FILE_CEILING, TREE_CEILING = 400, 11600
+FILE_CEILING, TREE_CEILING = 400, 16000
 
 #: A module may import those of lower layers, and of its own layer only within its own folder.
 LAYERS = [
@@ -24,11 +24,14 @@ LAYERS = [
     ["xframe.zoo", "xframe.artifact"],
     ["xframe.worker"],
     ["xframe.equivalence"],
+    ["xframe.normal"],
     ["xframe.lowering", "xframe.frameworks"],
     ["xframe.planning", "xframe.backends", "xframe.exports", "xframe.subject", "xframe.measure", "xframe.available"],
     ["xframe.store", "xframe.analysis"],
     ["xframe.oracle"],
     ["xframe.comparison", "xframe.report"],
+    ["xframe.check"],
+    ["xframe.testing"],
     ["xframe.cli"],
 ]
 #: What the worker's side may import, so that it runs in the environment of an old framework with numpy alone.
