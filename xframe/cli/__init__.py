@@ -1,0 +1,54 @@
+"""The command line. Results on stdout, progress on stderr; whatever is heavy is imported by the command that needs it.
+
+Exit codes: 0 fine; 1 an error, a crash, or nothing could be run; 2 a request that makes no sense; 3 outputs beyond
+their bound; 4 a forced plan was not honoured; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from xframe.cli import console
+from xframe.cli.exporting import export
+from xframe.cli.listing import devices
+from xframe.cli.timing import compare, exit_code, run
+from xframe.errors import XframeError
+
+__all__ = ["app", "compare", "devices", "exit_code", "export", "main", "run"]
+
+app = typer.Typer(
+    help="Is it the framework, or the convolution kernels it picks?",
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+for _command in (compare, run, export, devices):
+    app.command()(_command)
+
+#: The base of the errors of the option parser. Typer has its own copy of click, or click itself, depending on its age.
+_ParserError: type[Exception] = typer.BadParameter.__bases__[0].__bases__[0]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The console script: runs a command and gives its exit code. Errors become one line on stderr."""
+    try:
+        return app(args=None if argv is None else list(argv), prog_name="xframe", standalone_mode=False) or 0
+    except XframeError as e:
+        return console.complain(e)
+    except _ParserError as e:
+        text = e.format_message()  # type: ignore[attr-defined]
+        print(text if type(e).__name__ == "NoArgsIsHelpError" else f"xframe: {text}", file=sys.stderr)
+        return 2
+    except (KeyboardInterrupt, typer.Abort):
+        print("xframe: interrupted", file=sys.stderr)
+        return 130
+    except ModuleNotFoundError as e:
+        print(f"xframe: the Python module {e.name} is missing here: pip install xframe-eval, or -e .", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        console.drop_stdout()
+        return 1

@@ -1,0 +1,163 @@
+"""The commands that measure: ``compare`` and ``run``."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from xframe.cli import console, options
+from xframe.errors import UsageError
+from xframe.types import Measurement, Outcome
+
+if TYPE_CHECKING:
+    from xframe.comparison import Request
+    from xframe.store import Run
+
+
+def compare(
+    model: options.Model = "alexnet",
+    framework: options.Frameworks = None,
+    backend: options.Backends = "native,ort,tvm",
+    lowering: options.Lowerings = None,
+    fallback: options.Fallback = None,
+    error_budget: options.ErrorBudget = None,
+    target: options.Target = None,
+    device: options.Device = "cpu",
+    batch: options.Batches = None,
+    threads: options.Threads = None,
+    seed: options.Seed = 0,
+    rounds: options.Rounds = 3,
+    time_limit: options.TimeLimit = None,
+    json: options.Json = False,
+    output: options.Output = None,
+) -> int:
+    """Time a model in every framework, runner and lowering, side by side, each output verified."""
+    from xframe.comparison import Request
+
+    request = Request(
+        model,
+        frameworks=options.names("framework", framework),
+        runners=options.names("backend", backend) or (),
+        lowerings=options.names("lowering", lowering),
+        fallback=fallback,
+        error_budget=error_budget,
+        target=target,
+        device=device,
+        batches=options.numbers("batch", batch),
+        threads=options.numbers("threads", threads),
+        seed=seed,
+        budget=_budget(rounds, time_limit),
+    )
+    return _carry_out(request, json, output)
+
+
+def run(
+    model: options.Model = "alexnet",
+    framework: Annotated[str | None, typer.Option(metavar="NAME", help="pytorch, unless the model is a file.")] = None,
+    backend: Annotated[str, typer.Option(metavar="NAME", help="native, ort, tvm or openvino.")] = "tvm",
+    lowering: Annotated[str, typer.Option(metavar="NAME", help="auto, a lowering, best, or plan.json.")] = "auto",
+    fallback: options.Fallback = None,
+    error_budget: options.ErrorBudget = None,
+    target: options.Target = None,
+    device: options.Device = "cpu",
+    batch: Annotated[int | None, typer.Option(help="Batch size; 1, or the file's own.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads; all CPUs by default.")] = None,
+    seed: options.Seed = 0,
+    rounds: options.Rounds = 3,
+    time_limit: options.TimeLimit = None,
+    json: options.Json = False,
+    output: options.Output = None,
+) -> int:
+    """Time one case alone."""
+    from xframe.comparison import Request
+    from xframe.subject import is_file
+
+    if framework is None and not is_file(model):
+        framework = "pytorch"
+    request = Request(
+        model,
+        frameworks=None if framework is None else (framework,),
+        runners=(backend,),
+        lowerings=(lowering,),
+        fallback=fallback,
+        error_budget=error_budget,
+        target=target,
+        device=device,
+        batches=() if batch is None else (batch,),
+        threads=() if threads is None else (threads,),
+        seed=seed,
+        budget=_budget(rounds, time_limit),
+        baseline=False,
+    )
+    return _carry_out(request, json, output)
+
+
+def exit_code(measurements: Sequence[Measurement], lowering_named: bool = False) -> int:
+    """The code for a result: the gravest row decides.
+
+    A combination that can't be had here (UNSUPPORTED, UNAVAILABLE) is no error as long as another row is OK; but a
+    lowering that was asked for by name, and refuses, is one.
+    """
+    outcomes = {m.outcome for m in measurements}
+    if Outcome.MISMATCH in outcomes:
+        return 3
+    if Outcome.NOT_HONOURED in outcomes:
+        return 4
+    refused = any(m.outcome == Outcome.UNSUPPORTED and m.case.plan.label != "auto" for m in measurements)
+    bad = outcomes & {Outcome.FAILED, Outcome.TIMEOUT} or Outcome.OK not in outcomes or (lowering_named and refused)
+    return int(bool(bad))
+
+
+def _carry_out(request: Request, json: bool, output: Path | None) -> int:
+    """Run a comparison, write it, print it; its exit code."""
+    from xframe import comparison
+
+    request.resolved()
+    if output is not None:
+        console.check_writable(output)
+    progress = console.Progress()
+    try:
+        result = comparison.compare(request, progress, sys.argv)
+        code = exit_code(result.measurements, request.lowerings is not None)
+    except comparison.Interrupted as e:
+        result, code = e.run, 130
+    finally:
+        progress.clear()
+    _show(result, json, output)
+    if code == 130:
+        print("xframe: interrupted; the rows that were finished are above", file=sys.stderr)
+    return code
+
+
+def _show(result: Run, json: bool, output: Path | None) -> None:
+    from xframe import store
+
+    try:
+        with console.quiet_pipe():
+            if json:
+                for measurement in result.measurements:
+                    print(jsonlib.dumps(store.row(measurement)))
+            else:
+                from xframe.report import terminal
+
+                terminal.render(result, sys.stdout)
+    finally:  # neither of the two may cost the other: both stand for minutes of measuring
+        if output is not None:
+            print(f"wrote {store.write(result, output)}", file=sys.stderr)
+
+
+def _budget(rounds: int, time_limit: float | None):
+    from xframe.measure import Budget
+
+    if rounds < 1:
+        raise UsageError(f"--rounds {rounds} makes no sense: it must be at least 1")
+    if time_limit is None:
+        return Budget(rounds=rounds)
+    if not time_limit > 0:
+        raise UsageError(f"--time-limit {time_limit:g} makes no sense: it must be above 0 seconds")
+    return Budget(rounds=rounds, open_limit=time_limit, run_limit=time_limit)
