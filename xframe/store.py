@@ -45,7 +45,7 @@ def row(measurement: Measurement) -> dict[str, Any]:
     case, samples = measurement.case, measurement.samples
     timed = measurement.outcome == Outcome.OK  # the time of a wrong result is none: its raw samples alone are kept
     q1, median, q3 = quartiles(samples) if timed else (None, None, None)
-    return _finite(
+    return finite(
         {
             "model": case.model,
             "framework": case.framework,
@@ -86,16 +86,16 @@ def _detailed(measurement: Measurement) -> dict[str, Any]:
         "prediction": measurement.prediction,
         "environment": measurement.environment,
     }
-    return {**row(measurement), **_finite(plain(extra))}
+    return {**row(measurement), **finite(plain(extra))}
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """JSON has no NaN and no infinity: they become null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
-    return [_finite(v) for v in value] if isinstance(value, list) else value
+        return {k: finite(v) for k, v in value.items()}
+    return [finite(v) for v in value] if isinstance(value, list) else value
 
 
 def write(run: Run, folder: Path) -> Path:
@@ -111,7 +111,7 @@ def write(run: Run, folder: Path) -> Path:
         "schema": run.schema,
         "created": run.created,
         "command": list(run.command),
-        "environment": _finite(plain(run.environment)),
+        "environment": finite(plain(run.environment)),
         "rows": [_detailed(m) for m in run.measurements],
     }
     text = json.dumps(content, indent=1, allow_nan=False)

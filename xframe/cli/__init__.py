@@ -1,7 +1,7 @@
 """The command line. Results on stdout, progress on stderr; whatever is heavy is imported by the command that needs it.
 
-Exit codes: 0 fine; 1 an error, a crash, or nothing could be run; 2 a request that makes no sense; 3 outputs beyond
-their bound; 4 a forced plan was not honoured; 130 interrupted.
+Exit codes: 0 fine, equivalent; 1 an error, a crash, nothing could be run, or a check that can't tell; 2 a request that
+makes no sense; 3 outputs beyond their bound, not equivalent; 4 a forced plan was not honoured; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from collections.abc import Sequence
 import typer
 
 from xframe.cli import console
+from xframe.cli.checking import check
 from xframe.cli.exporting import export
 from xframe.cli.listing import devices
 from xframe.cli.timing import compare, exit_code, run
 from xframe.errors import XframeError
 
-__all__ = ["app", "compare", "devices", "exit_code", "export", "main", "run"]
+__all__ = ["app", "check", "compare", "devices", "exit_code", "export", "main", "run"]
 
 app = typer.Typer(
     help="Is it the framework, or the convolution kernels it picks?",
@@ -26,7 +27,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for _command in (compare, run, export, devices):
+for _command in (compare, run, export, check, devices):
     app.command()(_command)
 
 #: The base of the errors of the option parser. Typer has its own copy of click, or click itself, depending on its age.
