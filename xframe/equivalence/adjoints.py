@@ -1,0 +1,110 @@
+"""How far the gradient of a correct float32 implementation may be from the exact one: the bounds of the reverse pass.
+
+The model is that of ``xframe.equivalence.bounds``: beside each exact gradient runs the variance of its error, and an
+element is judged against ``Z`` deviations. Errors of a gradient come from three sides:
+
+**Its own rounding.** A vector-Jacobian product is a sum of products like any other, of gradients with weights or
+activations: one chain of all its terms is granted.
+
+**The gradient that arrives, and the forward pass.** Both reach the sum through the squares of what they are multiplied
+by. As they share ancestors, their deviations are added. Neighbouring gradients are often copies of one number (below a
+global pooling, a bias or a broadcast), whose one error then adds up instead of averaging out. What arrives is therefore
+multiplied by r = S^2/E, or by its mean over the tensor where that is larger: 1 for products of random sign, the number
+of terms when all are alike.
+
+**Choices.** A slope is taken at the value and at 2 and ``Z`` deviations beside it. The change per deviation counts: for
+a smooth function that is its curvature. At a kink (ReLU, clip) a slope that jumps within Z deviations makes the whole
+jump of the gradient allowed, and one within 2 deviations has the variance of a coin. The elements of a window that may
+be its maximum are treated alike. An exact tie is a choice too, as each framework has its own convention there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from xframe.equivalence.bounds import FLOOR, UNIT, Quantity, U, Z, accumulated
+from xframe.equivalence.graph import Node
+
+Array = np.ndarray
+
+#: The gradients of a node's inputs (None: none flows): (node, its inputs, its outputs, gradients of the outputs).
+#: An absent input is None, so is an output that nothing reads or the gradient of one that the loss does not depend on.
+Adjoint = Callable[
+    [Node, Sequence["Quantity | None"], Sequence["Quantity | None"], Sequence["Quantity | None"]],
+    "Sequence[Quantity | None]",
+]
+
+#: Deviation of a choice between two gradients, relative to their difference: nearly even, and possible at all.
+EVEN, POSSIBLE = 0.5, 1 / Z
+#: A choice is nearly even within so many deviations.
+NEAR = 2.0
+
+
+def summed(g: Quantity, other: Quantity, product: Callable[[Array, Array], Array], terms: int) -> Quantity:
+    """A bilinear ``product`` of a gradient with weights or activations, summed over ``terms`` products at most."""
+    total = product(g.real, other.real)
+    squares, others = np.square(g.real), np.square(other.real)
+    energy = product(squares, others)
+    deviation: Array | float = 0.0
+    if g.variance is not None:
+        deviation = np.sqrt(np.maximum(product(g.variance, others), 0.0))
+    if other.variance is not None:
+        deviation = deviation + np.sqrt(np.maximum(product(squares, other.variance), 0.0))
+    arriving = np.broadcast_to(np.square(deviation), total.shape) * _alike(total, energy)
+    return Quantity(total, accumulated(total, energy, arriving, terms))
+
+
+def _alike(total: Array, energy: Array) -> Array:
+    square = np.square(total)
+    each = np.divide(square, energy, out=np.ones_like(square), where=energy > 0)
+    whole = energy.sum()
+    return np.maximum(each, max(1.0, float(square.sum() / whole) if whole > 0 else 1.0))
+
+
+def unbroadcast(a: Array, shape: Sequence[int]) -> Array:
+    """``a`` summed over the axes along which an operand of ``shape`` was repeated."""
+    lead = a.ndim - len(shape)
+    axes = (*range(lead), *(lead + i for i, n in enumerate(shape) if n == 1 and a.shape[lead + i] != 1))
+    return (a.sum(axis=axes, keepdims=True) if axes else a).reshape(shape)
+
+
+def scaled(g: Quantity, factor: Quantity, shape: Sequence[int]) -> Quantity:
+    """``g * factor``, summed over what was broadcast from ``shape``."""
+    size = np.broadcast_shapes(g.value.shape, factor.value.shape)
+    terms = max(1, int(np.prod(size, dtype=np.int64)) // max(int(np.prod(shape, dtype=np.int64)), 1))
+    return summed(g, factor, lambda a, b: unbroadcast(np.broadcast_to(a * b, size), shape), terms)
+
+
+def constant(value: Array | float) -> Quantity:
+    """What is exact."""
+    return Quantity(np.asarray(value, np.float64))
+
+
+def slope(x: Quantity, at: Callable[[Array], Array], ulps: float = 0.0, size: float = 0.0) -> Quantity:
+    """The slope ``at(x)`` with its error: ``ulps`` of itself and of ``size``, and its change beside the value."""
+    value = np.asarray(at(x.real), np.float64)
+    change = np.zeros(value.shape)
+    for steps in (NEAR, Z):
+        # The last bit of x stands in where x is exact: a kink that is met exactly is a choice as well.
+        around = steps * x.deviation + U * np.abs(x.real) + np.sqrt(FLOOR)
+        for side in (x.real - around, x.real + around):
+            np.maximum(change, np.abs(at(side) - value) / steps, out=change)
+    change += ulps * np.sqrt(UNIT) * (np.abs(value) + size)
+    return Quantity(value, np.square(change))
+
+
+def choice(margin: Array, deviation: Array | float) -> Array:
+    """Deviation of taking or not taking what loses by ``margin`` >= 0, relative to what hangs on it."""
+    return np.where(margin <= NEAR * deviation, EVEN, np.where(margin <= Z * deviation, POSSIBLE, 0.0))
+
+
+def added(gradients: Sequence[Quantity]) -> Quantity:
+    """The gradient of a tensor that several nodes read."""
+    if len(gradients) == 1:
+        return gradients[0]
+    value, deviation, size = gradients[0].real, gradients[0].deviation, np.abs(gradients[0].real)
+    for g in gradients[1:]:
+        value, deviation, size = value + g.real, deviation + g.deviation, size + np.abs(g.real)
+    return Quantity(value, np.square(deviation) + np.square(size) * (len(gradients) * UNIT) + FLOOR)
