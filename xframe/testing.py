@@ -79,9 +79,8 @@ def message(check: Check) -> Iterator[str]:
 def _comparison(comparison: Comparison, first: str) -> Iterator[str]:
     for verdict in comparison.levels:
         if verdict.state is not State.EQUIVALENT:
-            yield words.clean(
-                f"  {comparison.name}: {verdict.level.value} {words.STATES[verdict.state]}: {words.why(verdict, comparison)}"
-            )
+            start = f"  {comparison.name}: {verdict.level.value} {words.STATES[verdict.state]}: "
+            yield words.clean(start + words.why(verdict, comparison))
     row = comparison.first_divergence
     if row is not None:
         yield f"  first that differs: {words.layer(row, comparison.name)}" + (f": {row.reason}" if row.reason else "")
@@ -107,6 +106,9 @@ _FLAGS: dict[str, Callable[[Any], list[str]]] = {
     "inputs": lambda v: [] if v is None else ["--inputs", os.fspath(v)],
 }
 
+#: Options that do not change the verdict.
+_MUTE = ("reduce", "folder", "progress")
+
 
 def _pairs(flag: str, given: Mapping[str, Any]) -> list[str]:
     return [flag, ",".join(f"{k}={v}" for k, v in given.items())] if given else []
@@ -116,7 +118,7 @@ def _again(things: Sequence[Any], options: Mapping[str, Any]) -> list[str]:
     """How to see the rest: a command where all that was given can be written in one, else the option."""
     try:
         subjects = [os.fspath(thing) for thing in things]
-        flags = [word for name, value in options.items() if name != "reduce" for word in _FLAGS[name](value)]
+        flags = [word for name, value in options.items() if name not in _MUTE for word in _FLAGS[name](value)]
     except (TypeError, KeyError):  # live models, arrays, a generator of inputs
         return ["to shrink it: the same call with reduce=Path('out/')"]
     return [f"to see all of it and shrink it: {shlex.join(['xframe', 'check', *subjects, *flags, '--reduce', 'out/'])}"]

@@ -154,11 +154,12 @@ def _show(result: Check, json: bool) -> None:
 
 def _subjects(models: Sequence[str]) -> dict[str, Path | str]:
     """Short name -> file or registered model. A name is a file's own where that is enough to tell it by."""
-    from xframe import registry, zoo
+    from xframe import zoo
+    from xframe.check.subjects import expand
 
-    if len(models) == 1 and not _is_file(models[0]) and "@" not in models[0]:
-        zoo.spec(models[0])
-        models = [f"{models[0]}@{framework}" for framework in registry.defaults(registry.FRAMEWORKS)]
+    if len(models) == 1 and not _is_file(models[0]):
+        zoo.spec(models[0].replace(":", "@").partition("@")[0])  # a wrong name is told as that
+    models = expand(models)
     short = [Path(m).name if _is_file(m) else m for m in models]
     found: dict[str, Path | str] = {}
     for model, name in zip(models, short, strict=True):

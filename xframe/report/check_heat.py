@@ -52,15 +52,14 @@ def _cell(column: Column, row: LayerRow | None, name: str) -> str:
     where = f"{words.layer(row, column.subject)} {'x'.join(map(str, row.shape))}"
     who = f"{column.subject} {column.runner or 'float64'} against {column.against}"
     details = [f"{where}, {who}: {words.row_state(row)}", row.reason]
-    if row.statistics is None:
-        text, kind = "?" if row.ok else "× ?", "unknown"
-    else:
-        text, kind = words.number(row.statistics.ratio), step(row.statistics.ratio)
-        text = text if row.ok else f"× {text}"
+    text, kind = "?", "unknown"
+    if row.statistics is not None:
+        if not row.ok or words.row_state(row) == "same":
+            text, kind = words.number(row.statistics.ratio), step(row.statistics.ratio)
         details += [words.deviation(row.statistics, column.against, column.subject), words.aggregate(row.statistics)]
-    tip = tag("span", esc(". ".join(d for d in details if d)), cls="tip", role="tooltip", id=name)
-    beyond = "" if row.ok else " beyond"
-    return tag("td", esc(text) + tip, cls=f"h {kind}{beyond}", tabindex="0", aria_describedby=name)
+    shown = esc(text if row.ok else f"× {text}")
+    shown += tag("span", esc(". ".join(d for d in details if d)), cls="tip", role="tooltip", id=name)
+    return tag("td", shown, cls=f"h {kind}{'' if row.ok else ' beyond'}", tabindex="0", aria_describedby=name)
 
 
 def _legend() -> str:

@@ -99,7 +99,7 @@ class _Report:
         self.head("runs: own, against the float64 result of the same graph; first, against that of " + first)
         self._console.print(_run_table(runs), soft_wrap=False)
         for run in runs:
-            if run.state is not State.EQUIVALENT:
+            if run.state is not State.EQUIVALENT or run.reason:
                 self.say(words.conclusion(run, first), start="  - ")
 
 
@@ -122,7 +122,7 @@ def _layer_table(rows: Sequence[LayerRow], start: int) -> Table:
             words.number(s and s.max_abs),
             words.number(s and s.rms),
             words.number(s and s.ratio),
-            Text(words.row_state(row), style="" if row.ok else "bold red"),
+            Text(words.row_state(row), style="" if words.row_state(row) == "same" else "bold red"),
         )
     return table
 

@@ -106,8 +106,10 @@ def why(verdict: LevelVerdict, comparison: Comparison) -> str:
 
 
 def row_state(row: LayerRow) -> str:
-    """ "same" or "DIFFERENT"."""
-    return "same" if row.ok else "DIFFERENT"
+    """Of one layer. One that does not differ, but has no numbers or a reason, was not compared."""
+    if not row.ok:
+        return "DIFFERENT"
+    return "UNCHECKED" if row.statistics is None or row.reason else "same"
 
 
 def layer(row: LayerRow, other: str = "") -> str:
@@ -151,15 +153,15 @@ def own_is_fine(run: RunRow) -> bool:
 
 def conclusion(run: RunRow, first: str) -> str:
     """Who is to blame for a row: the runner, or the graph that it was given."""
-    who = f"{run.runner} on {run.subject}"
-    at = f", first at {run.blamed}" if run.blamed else ""
+    who, why = f"{run.runner} on {run.subject}", f": {run.reason}" if run.reason else ""
     if run.state is State.EQUIVALENT:
-        return clean(f"{who} is within its bound")
+        return clean(f"{who} is within its bound{why}")
     if run.state is State.UNCHECKED:
-        return clean(f"{who} was not checked" + (f": {run.reason}" if run.reason else ""))
-    if own_is_fine(run):
-        return clean(f"{who} computes what {run.subject} says: the graph differs from {first}, the runner is right")
-    return clean(f"{who} leaves the float64 result of its own graph{at}" + (f": {run.reason}" if run.reason else ""))
+        return clean(f"{who} was not checked{why}")
+    if not own_is_fine(run):
+        at = f", first at {run.blamed}" if run.blamed else ""
+        return clean(f"{who} leaves the float64 result of its own graph{at}{why}")
+    return clean(f"{who}{why}" if why else f"{who} is right for its own graph, which differs from {first}")
 
 
 def closest(rows: Sequence[LayerRow]) -> LayerRow | None:
