@@ -160,14 +160,16 @@ class Check:
 def judged(comparison: Comparison) -> State:
     """A subject's overall verdict.
 
-    Numerics decide, with the signature and, where they were asked for, gradients. The normal form explains; but where
-    two nodes correspond and differ in a number (an attribute, weights) that did not matter for the inputs given, the
+    Numerics decide, with the signature and, where they were asked for, gradients. Without numerics, equal normal forms
+    do. Otherwise the normal form explains; but where two nodes correspond and differ in a number (an attribute, weights) that did not matter for the inputs given, the
     functions are not the same, and the verdict is UNCHECKED rather than a pass.
     """
     states = [v.state for v in comparison.levels if v.level is not Level.NORMAL_FORM]
     if State.DIFFERENT in states:
         return State.DIFFERENT
     numerics, form = comparison.level(Level.NUMERICS), comparison.level(Level.NORMAL_FORM)
+    if numerics is None and form is not None and form.state is State.EQUIVALENT:
+        return State.EQUIVALENT if State.UNCHECKED not in states else State.UNCHECKED  # the same graph, to the weights
     if State.UNCHECKED in states or numerics is None:
         return State.UNCHECKED
     if form is not None and form.state is State.DIFFERENT:
