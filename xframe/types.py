@@ -209,6 +209,9 @@ class Device:
     index: int = 0
 
 
+#: How far a backend that has such a switch optimises the graph, none to all; labels of a :class:`Plan`.
+OPTIMIZATIONS = ("disabled", "basic", "extended", "all")
+
 #: Error budget unless another is asked for: above the prediction of every variant up to 6000 input channels.
 ERROR_BUDGET = 2e-3
 
@@ -217,10 +220,10 @@ ERROR_BUDGET = 2e-3
 class Plan:
     """Which lowering each convolution site must use; empty leaves the choice to the backend.
 
-    ``label`` is what the user asked for (``auto``, ``winograd``, ...); ``fallback`` tells, for each site that the asked
-    lowering refused, why. ``error_budget``: the predicted error of each site's own rounding, relative to the RMS of its
-    output (``xframe.equivalence.bounds.predicted``), must not be above it. ``target``: the CPU to compile for, in the
-    compiler's words; None for this machine's own.
+    ``label`` is what the user asked for (``auto``, ``winograd``, one of :data:`OPTIMIZATIONS`); ``fallback`` tells, for
+    each site that the asked lowering refused, why. ``error_budget``: the predicted error of each site's own rounding,
+    relative to the RMS of its output (``xframe.equivalence.bounds.predicted``), must not be above it. ``target``: the
+    CPU to compile for, in the compiler's words; None for this machine's own.
     """
 
     label: str = "auto"

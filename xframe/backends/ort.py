@@ -12,12 +12,17 @@ import numpy as np
 import onnxruntime as ort
 
 from xframe.errors import NotHonoured, Unavailable, Unsupported, UsageError, XframeError
-from xframe.types import Artifact, ConvSite, Kernel, Plan, SiteRecord
+from xframe.types import OPTIMIZATIONS, Artifact, ConvSite, Kernel, Plan, SiteRecord
 
 #: Its logger repeats on stderr what its exceptions say.
 _FATAL = 4
 #: The CPU kernels pad channels up to a multiple of their vector block.
 _BLOCK = 16
+#: Labels of a plan -> how far the graph is optimised.
+LEVELS = dict(
+    zip(OPTIMIZATIONS, ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL"), strict=True),
+    auto="ORT_ENABLE_ALL",
+)
 _PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
 
@@ -53,12 +58,14 @@ def _provider(device: str) -> tuple[str, int, dict[str, str]]:
     return provider, index, {"device_id": str(index), "use_tf32": "0", "cudnn_conv_algo_search": "EXHAUSTIVE"}
 
 
-def _session(path: str, threads: int, provider: str, options: Mapping[str, str], profile: str = "") -> Any:
-    """An inference session at the highest optimisation level. ``profile`` is the prefix of a profile file."""
+def _session(
+    path: str, threads: int, provider: str, options: Mapping[str, str], level: str = "auto", profile: str = ""
+) -> Any:
+    """An inference session at an optimisation ``level``. ``profile`` is the prefix of a profile file."""
     settings = ort.SessionOptions()
     settings.intra_op_num_threads, settings.inter_op_num_threads = threads, 1
     settings.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
-    settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    settings.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[level])
     settings.log_severity_level = _FATAL
     settings.enable_profiling = bool(profile)
     settings.profile_file_prefix = profile
@@ -77,7 +84,7 @@ class OnnxRuntime:
     version = ort.__version__
 
     def compile(self, artifact: Artifact, plan: Plan, device: str, threads: int) -> "OrtExecutable":
-        """A session on ``device`` with all graph optimisations.
+        """A session on ``device`` with all graph optimisations, or those of the plan's label (see :data:`LEVELS`).
 
         Raises
         ------
@@ -88,7 +95,7 @@ class OnnxRuntime:
         NotHonoured
             The session does not run on the provider it was asked to.
         """
-        if plan.lowerings or plan.label != "auto":
+        if plan.lowerings or plan.label not in LEVELS:
             raise Unsupported(
                 f"the plan asks for {plan.label}: ONNX Runtime picks its convolution algorithm itself and has no switch"
                 " for it; use --lowering auto, or the tvm backend"
@@ -97,20 +104,27 @@ class OnnxRuntime:
         provider, index, options = _provider(device)
         if provider != _PROVIDERS["cpu"] and hasattr(ort, "preload_dlls"):
             ort.preload_dlls()
-        session = _session(artifact.path, threads, provider, options)
+        session = _session(artifact.path, threads, provider, options, plan.label)
         if session.get_providers()[0] != provider:
             raise NotHonoured(
                 f"{device} was asked for and ONNX Runtime fell back to {session.get_providers()[0]}: the CUDA and cuDNN"
                 " libraries it needs do not load here"
             )
-        return OrtExecutable(session, artifact, threads, provider, index, options)
+        return OrtExecutable(session, artifact, threads, provider, index, options, plan.label)
 
 
 class OrtExecutable:
     """A session with its inputs and outputs bound on its device."""
 
     def __init__(
-        self, session: Any, artifact: Artifact, threads: int, provider: str, index: int, options: Mapping[str, str]
+        self,
+        session: Any,
+        artifact: Artifact,
+        threads: int,
+        provider: str,
+        index: int,
+        options: Mapping[str, str],
+        level: str,
     ) -> None:
         self.sites: Sequence[SiteRecord] = ()  # it can't be asked what it selected
         self.seconds: Mapping[str, float] = {}
@@ -121,21 +135,22 @@ class OrtExecutable:
             "inter_op_threads": 1,
             "providers": session.get_providers(),
             "provider_options": session.get_provider_options()[provider],
-            "optimization_level": "ORT_ENABLE_ALL",
+            "optimization_level": LEVELS[level],
         }
         self._session, self._artifact, self._threads = session, artifact, threads
-        self._provider, self._options = provider, options
+        self._provider, self._options, self._level = provider, options, level
         self._device = ("cuda" if provider == _PROVIDERS["cuda"] else "cpu", index)
         self._names = [i.name for i in artifact.inputs]
+        self._dtypes = [i.dtype for i in artifact.inputs]
         self._bound: list[np.ndarray] = []
         self._binding = session.io_binding()
         self._outputs = []
         for info in session.get_outputs():
-            if all(isinstance(d, int) and d > 0 for d in info.shape):
+            if info.type == "tensor(float)" and all(isinstance(d, int) and d > 0 for d in info.shape):
                 value = ort.OrtValue.ortvalue_from_shape_and_type(info.shape, np.float32, *self._device)
                 self._outputs.append(value)
                 self._binding.bind_ortvalue_output(info.name, value)
-            else:  # of unknown size: allocated in each step
+            else:  # of unknown size, or not float32: allocated in each step
                 self._binding.bind_output(info.name, *self._device)
 
     def bind(self, feeds: list[np.ndarray]) -> None:
@@ -143,7 +158,7 @@ class OrtExecutable:
         if len(feeds) != len(self._names):
             raise XframeError(f"{self._artifact.path} has inputs {', '.join(self._names)}; {len(feeds)} were given")
         # On a CPU the value shares the array's memory: keep a copy that no one else writes to.
-        self._bound = [np.array(f, dtype=np.float32, order="C") for f in feeds]
+        self._bound = [np.array(f, dtype=t, order="C") for f, t in zip(feeds, self._dtypes, strict=True)]
         for name, array in zip(self._names, self._bound, strict=True):
             self._binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array, *self._device))
         self._binding.synchronize_inputs()
@@ -170,7 +185,12 @@ class OrtExecutable:
             raise XframeError("profile comes after bind")
         with tempfile.TemporaryDirectory(prefix="xframe-ort-") as folder:
             session = _session(
-                self._artifact.path, self._threads, self._provider, self._options, str(Path(folder) / "profile")
+                self._artifact.path,
+                self._threads,
+                self._provider,
+                self._options,
+                self._level,
+                str(Path(folder) / "profile"),
             )
             feeds = dict(zip(self._names, self._bound, strict=True))
             for _ in range(3):  # the first runs allocate

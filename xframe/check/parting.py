@@ -1,0 +1,142 @@
+"""Where two graphs part: the first aligned tensor that differs, and the part of both that gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from xframe.check import emit
+from xframe.check.engine import Feed
+from xframe.check.shrink import Problem
+from xframe.equivalence.bounds import Quantity
+from xframe.equivalence.graph import Graph, Node, Roundings, run
+from xframe.equivalence.reference import OPERATORS, Judged
+
+if TYPE_CHECKING:
+    from xframe.normal.match import Match
+
+
+def first_difference(a: Graph, b: Graph, match: Match, feed: Feed) -> tuple[Problem, Node] | None:
+    """The smallest part of both around the first node of ``a`` whose result differs in ``b``; None: none does.
+
+    Raises
+    ------
+    ModelError
+        The float64 reference does not know an operator.
+    """
+    other, makers = _aligned(a, b, match)
+    exact: dict[str, Judged] = {}
+
+    def keep(name: str, value: Quantity) -> None:
+        if name in other:
+            exact[name] = Judged(name, value.real, value.bound)
+
+    run(a, _named(a, feed), OPERATORS, {}, keep)
+    back: dict[str, list[str]] = {}
+    for name in exact:
+        back.setdefault(other[name], []).append(name)
+    wrong: set[str] = set()
+
+    def compare(name: str, value: Quantity) -> None:
+        wrong.update(x for x in back.get(name, ()) if differs(exact[x], value.real))
+
+    run(b, _named(b, feed), OPERATORS, None, compare)
+    bad = next((name for name in exact if name in wrong), None)
+    if bad is None:
+        return None
+    values = {**{name: judged.value for name, judged in exact.items()}, **_named(a, feed)}
+    good = [name for name in values if name not in wrong]
+    for problem in _cuts(a, b, bad, other, good, values):
+        if differ(problem, strict=False):
+            return problem, makers[bad]
+    return Problem.of((replace(a, outputs=(bad,)), replace(b, outputs=(other[bad],))), feed), makers[bad]
+
+
+def _aligned(a: Graph, b: Graph, match: Match) -> tuple[dict[str, str], dict[str, Node]]:
+    """Tensor of ``a`` -> its counterpart: what paired nodes give, the inputs and outputs by position. And who gives a
+    tensor of ``a``."""
+    other = dict(zip(a.inputs, b.inputs, strict=True))
+    for pair in match.pairs:
+        if pair.a is not None and pair.b is not None:
+            other.update(zip(pair.a.outputs, pair.b.outputs, strict=False))
+    for x, y in zip(a.outputs, b.outputs, strict=True):
+        other.setdefault(x, y)
+    return other, {name: node for node in a.nodes for name in node.outputs}
+
+
+def _named(graph: Graph, feed: Feed) -> dict[str, np.ndarray]:
+    return dict(zip(graph.inputs, feed, strict=True))
+
+
+def _cuts(
+    a: Graph, b: Graph, bad: str, other: Mapping[str, str], good: Sequence[str], values: Mapping[str, np.ndarray]
+) -> Iterator[Problem]:
+    """Parts of both that end at ``bad``: from the nearest tensors that agree, then from those before, and so on."""
+    left = list(good)
+    while left:
+        back = {other[name]: name for name in left}
+        near = _met(a, bad, set(left)) | {back[name] for name in _met(b, other[bad], set(back))}
+        start = [name for name in left if name in near]
+        feeds = [values[name].astype(np.float32) for name in start]
+        if start:
+            first = emit.part(a, {name: x.shape for name, x in zip(start, feeds, strict=True)}, [bad])
+            second = emit.part(b, {other[n]: x.shape for n, x in zip(start, feeds, strict=True)}, [other[bad]])
+            if len(first.inputs) == len(second.inputs) == len(start):
+                yield Problem.of((first, second), feeds)
+        inner = {name for name in start if name not in a.inputs}
+        if not inner:
+            return
+        left = [name for name in left if name not in inner]
+
+
+def _met(graph: Graph, end: str, stops: set[str]) -> set[str]:
+    """The tensors of ``stops`` that are met first on the way back from ``end``."""
+    wanted, met = {end}, set()
+    for node in reversed(graph.nodes):
+        if wanted.intersection(node.outputs):
+            for name in node.inputs:
+                (met if name in stops else wanted).add(name)
+    return met
+
+
+def exact_output(graph: Graph, feed: Feed, roundings: Roundings | None = None) -> Judged:
+    """The first output in float64. Raises what evaluating it does."""
+    quantity = run(graph, _named(graph, feed), OPERATORS, roundings or {})[0]
+    return Judged(graph.outputs[0], quantity.real, quantity.bound)
+
+
+def differs(exact: Judged, other: np.ndarray) -> bool:
+    """Whether any element is beyond its bound, or not finite in one alone, or the shapes are different."""
+    if exact.value.shape != other.shape:
+        return True
+    with np.errstate(invalid="ignore"):
+        near = np.abs(exact.value - other) <= exact.bound
+    return not (near | (np.isnan(exact.value) & np.isnan(other)) | (exact.value == other)).all()
+
+
+def differ(problem: Problem, strict: bool) -> bool:
+    """Whether both graphs part; where ``strict``, beyond the bounds of both, so that correct float32 runs do, too."""
+    first, second = (exact_output(graph, problem.feeds) for graph in problem.graphs)
+    if strict and first.bound.shape == second.bound.shape:
+        first = replace(first, bound=first.bound + second.bound)
+    return bool(first.value.size and second.value.size) and differs(first, second.value)
+
+
+class StillParts:
+    """Whether a smaller problem still fails in the way of ``problem``: in its shapes, or in its numbers."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._strict = differ(problem, strict=True)
+        self._shapes = self._other_shapes(problem)
+
+    def __call__(self, candidate: Problem) -> bool:
+        first = exact_output(candidate.graphs[0], candidate.feeds)
+        finite = np.isfinite(first.value).all() and np.isfinite(first.bound).all()
+        return bool(finite) and self._other_shapes(candidate) == self._shapes and differ(candidate, self._strict)
+
+    @staticmethod
+    def _other_shapes(problem: Problem) -> bool:
+        return len({exact_output(graph, problem.feeds).value.shape for graph in problem.graphs}) > 1
