@@ -115,13 +115,12 @@ def _layer_table(rows: Sequence[LayerRow], start: int) -> Table:
     table = _table(["layer", "operator", "shape"], ["max abs", "RMS", "of bound"], ["verdict"])
     for number, row in enumerate(rows, start + 1):
         s = row.statistics
+        values = (None, None, None) if s is None else (s.max_abs, s.rms, s.ratio)
         table.add_row(
             Text(f"  {number} {words.clean(row.a or row.b)}"),
             Text(words.clean(row.op)),
             "x".join(map(str, row.shape)),
-            words.number(s and s.max_abs),
-            words.number(s and s.rms),
-            words.number(s and s.ratio),
+            *map(words.number, values),
             Text(words.row_state(row), style="" if words.row_state(row) == "same" else "bold red"),
         )
     return table
