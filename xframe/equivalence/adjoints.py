@@ -4,7 +4,8 @@ The model is that of ``xframe.equivalence.bounds``: beside each exact gradient r
 element is judged against ``Z`` deviations. Errors of a gradient come from three sides:
 
 **Its own rounding.** A vector-Jacobian product is a sum of products like any other, of gradients with weights or
-activations: one chain of all its terms is granted.
+activations: one chain of all its terms is granted. A plain sum of copies, be they of either sign, meets the same
+rounding error again and again: its variance grows by their number.
 
 **The gradient that arrives, and the forward pass.** Both reach the sum through the squares of what they are multiplied
 by. As they share ancestors, their deviations are added. Neighbouring gradients are often copies of one number (below a
@@ -20,12 +21,14 @@ be its maximum are treated alike. An exact tie is a choice too, as each framewor
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from xframe.equivalence.bounds import FLOOR, UNIT, Quantity, U, Z, accumulated
 from xframe.equivalence.graph import Node
+from xframe.types import Rounding
 
 Array = np.ndarray
 
@@ -53,7 +56,15 @@ def summed(g: Quantity, other: Quantity, product: Callable[[Array, Array], Array
     if other.variance is not None:
         deviation = deviation + np.sqrt(np.maximum(product(squares, other.variance), 0.0))
     arriving = np.broadcast_to(np.square(deviation), total.shape) * _alike(total, energy)
-    return Quantity(total, accumulated(total, energy, arriving, terms))
+    growth = math.sqrt(_copies(g.value)) if terms > 1 and other.value.size == 1 else 1.0
+    return Quantity(total, accumulated(total, energy, arriving, terms, Rounding(terms, growth)))
+
+
+def _copies(a: Array) -> float:
+    """How often a number occurs, averaged over the squares of all."""
+    numbers, counts = np.unique(a, return_counts=True)
+    energy = np.square(numbers) * counts
+    return float((energy * counts).sum() / energy.sum()) if energy.any() else 1.0
 
 
 def _alike(total: Array, energy: Array) -> Array:
