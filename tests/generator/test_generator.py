@@ -62,33 +62,24 @@ def test_a_plant_is_beyond_the_bound(kind):
     assert pairs.CLEARLY < pair.distance < np.inf
 
 
-#: Where the onnx package's own evaluator can't be the witness: what it does with ceil_mode, auto_pad, LRN and Resize
-#: is not what ONNX says, or it wants float32.
+#: Where the onnx package's own evaluator is no witness: it differs from ONNX Runtime, or it wants float32.
 LEFT_OUT = {"AveragePool", "MaxPool", "LRN", "Resize", "DequantizeLinear", "Cast"}
 
 
-def plain(pair) -> bool:
-    nodes = [*pair.first.nodes, *pair.second.nodes]
-    return not any(n.op_type in LEFT_OUT or any(a.name == "auto_pad" for a in n.attribute) for n in nodes)
+def plain(net: Net) -> bool:
+    """Before operator set 14 the evaluator normalises by the batch's own statistics."""
+    early = net.opset < 14 and net.all("BatchNormalization")
+    padded = any(a.name == "auto_pad" for n in net.nodes for a in n.attribute)
+    return not (early or padded or net.all(*LEFT_OUT))
 
 
-def test_a_second_witness_in_float64_agrees():
+@pytest.mark.parametrize(("made", "count"), [(pairs.equal, 32), (pairs.planted, 40)])
+def test_a_second_witness_in_float64_agrees(made, count):
     checked = 0
-    for made, far in ((pairs.equal(4, 24), False), (pairs.planted(4, 24), True)):
-        for pair in filter(plain, made):
-            feed = pair.feeds[0]
-            allowed = witness.bounds(pair.first, [feed])
-            distance = witness.distance([exact(pair.first, feed)], [exact(pair.second, feed)], allowed)
-            if far:
-                whole = max(distance, _last(pair))
-                assert whole > 1, pair.kind
-            else:
-                assert distance <= 1, pair.kind
+    for pair in made(4, count):
+        if plain(pair.first) and plain(pair.second):
+            one, two = ([exact(net, feed) for feed in pair.feeds] for net in (pair.first, pair.second))
+            distance = witness.distance(one, two, witness.bounds(pair.first, pair.feeds))
+            assert (distance > 1) == (made is pairs.planted), pair.kind
             checked += 1
-    assert checked >= 12
-
-
-def _last(pair) -> float:
-    feed = pair.feeds[-1]
-    allowed = witness.bounds(pair.first, [feed])
-    return witness.distance([exact(pair.first, feed)], [exact(pair.second, feed)], allowed)
+    assert checked >= 7
