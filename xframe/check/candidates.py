@@ -188,7 +188,8 @@ def _blamed(engine: Engine, judge: _Judge, feed: Feed) -> Blame:
 def _levels(judge: _Judge, wrong: int, limits: dict[str, float]) -> str:
     """At which graph-optimisation levels the feed number ``wrong`` is computed right, in words."""
     feed, own = judge.feeds[wrong], judge._own[wrong]
-    right, other = [], []
+    right: list[str] = []
+    other: list[str] = []
     for level in OPTIMIZATIONS:
         try:
             with Engine(Runner(LEVELLED, level), **limits) as engine:  # type: ignore[arg-type]

@@ -21,6 +21,8 @@ SMALL = 1024
 ONE_FILE = (1 << 31) - (1 << 24)
 #: The older name of what later became an input.
 _RENAMED = {"value": "constant_value"}
+#: The types of inputs that are shapes, axes and the like.
+_INTEGERS = ("tensor(int64)", "Tind")
 _FLOATS = ("float16", "bfloat16", "float64")
 _FLOAT_TYPES = (TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 
@@ -187,17 +189,17 @@ def _node(node: Node, version: int, constants: dict[str, np.ndarray]) -> onnx.No
         if value is None or op == "Identity":  # what it stands for had attributes, a dropout say
             continue
         if schema is None or name in schema.attributes:
-            kind = None if schema is None else int(schema.attributes[name].type.value)
-            attributes.append(_attribute(node, name, value, kind))
+            declared = None if schema is None else int(schema.attributes[name].type)  # type: ignore[call-overload]
+            attributes.append(_attribute(node, name, value, declared))
             continue
         places = [i for i, given in enumerate(schema.inputs) if given.name == _RENAMED.get(name, name)]
         if not places:
             raise node.refuse(f"operator set {version} has no attribute {name} for it")
         inputs += [""] * (places[0] + 1 - len(inputs))
         if not inputs[places[0]]:
-            array = np.asarray(value)
+            kind = schema.inputs[places[0]].type_str
             inputs[places[0]] = f"{node.outputs[0]}.{name}"
-            constants[inputs[places[0]]] = array.astype(np.float32 if array.dtype.kind == "f" else np.int64)
+            constants[inputs[places[0]]] = np.asarray(value, np.int64 if kind in _INTEGERS else np.float32)
     made = helper.make_node(op, inputs, list(node.outputs), node.name, domain=domain or None)
     made.attribute.extend(attributes)
     return made
@@ -209,12 +211,11 @@ def _attribute(node: Node, name: str, value: Any, kind: int | None) -> Attribute
         value = numpy_helper.from_array(_single(numpy_helper.to_array(value)), value.name)
     if node.op == "Cast" and name == "to" and value in _FLOAT_TYPES:
         value = TensorProto.FLOAT
-    single = {AttributeProto.INT: int, AttributeProto.FLOAT: float}
-    several = {AttributeProto.INTS: int, AttributeProto.FLOATS: float}
-    if kind in single:
-        value = single[kind](value)
-    elif kind in several:
-        value = [several[kind](v) for v in value]
+    number = int if kind in (AttributeProto.INT, AttributeProto.INTS) else float
+    if kind in (AttributeProto.INT, AttributeProto.FLOAT):
+        value = number(value)
+    elif kind in (AttributeProto.INTS, AttributeProto.FLOATS):
+        value = [number(v) for v in value]
     elif isinstance(value, tuple):
         value = list(value)
     try:

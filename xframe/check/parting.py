@@ -94,7 +94,8 @@ def _cuts(
 
 def _met(graph: Graph, end: str, stops: set[str]) -> set[str]:
     """The tensors of ``stops`` that are met first on the way back from ``end``."""
-    wanted, met = {end}, set()
+    wanted: set[str] = {end}
+    met: set[str] = set()
     for node in reversed(graph.nodes):
         if wanted.intersection(node.outputs):
             for name in node.inputs:
