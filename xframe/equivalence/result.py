@@ -160,9 +160,10 @@ class Check:
 def judged(comparison: Comparison) -> State:
     """A subject's overall verdict.
 
-    Numerics decide, with the signature and, where they were asked for, gradients. Without numerics, equal normal forms
-    do. Otherwise the normal form explains; but where two nodes correspond and differ in a number (an attribute, weights) that did not matter for the inputs given, the
-    functions are not the same, and the verdict is UNCHECKED rather than a pass.
+    Numerics decide, with the signature and, where they were asked for, gradients; without numerics, equal normal forms
+    do. Otherwise the normal form explains. But where two nodes correspond and differ in a number (an attribute,
+    weights) that did not matter for the inputs given, the functions are not the same, and the verdict is UNCHECKED
+    rather than a pass.
     """
     states = [v.state for v in comparison.levels if v.level is not Level.NORMAL_FORM]
     if State.DIFFERENT in states:
