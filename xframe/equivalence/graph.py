@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,9 @@ class Node:
         return ModelError(f"node {self.name} ({self.op}): {why}")
 
 
-#: What computes a node: (node, inputs with None for an absent one, roundings) -> its outputs.
-Operator = Callable[[Node, Sequence[Any], Roundings], "Quantity | tuple[Quantity, ...]"]
+#: What computes a node: (node, inputs with None for an absent one, roundings) -> its outputs. Without roundings the
+#: values alone are wanted.
+Operator = Callable[[Node, Sequence[Any], "Roundings | None"], "Quantity | tuple[Quantity, ...]"]
 
 
 @dataclass(frozen=True)
@@ -58,43 +60,127 @@ class Graph:
         return kept[::-1]
 
 
+class Evaluation:
+    """A graph evaluated node by node, in any order that gives a node its inputs first.
+
+    A tensor is freed when the last node that reads it is done, unless it is an output or held.
+
+    Parameters
+    ----------
+    graph, feeds
+        What is evaluated, and its inputs by name.
+    roundings
+        How the implementation to be judged rounds. None: the exact values alone are wanted, which takes a third of the
+        time; no result has a variance.
+    held
+        Names of tensors to keep until :meth:`release`.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        feeds: Mapping[str, np.ndarray],
+        operators: Mapping[str, Operator],
+        roundings: Roundings | None,
+        held: Collection[str] = (),
+    ):
+        self.nodes = graph.needed()
+        self.tensors = {name: Quantity(value) for name, value in feeds.items()}
+        self._graph, self._operators, self._roundings = graph, operators, roundings
+        self._readers = Counter(name for node in self.nodes for name in set(node.inputs))
+        self._readers.update((*graph.outputs, *held))
+        self.tensors.update({name: Quantity(a) for name, a in graph.constants.items() if name in self._readers})
+
+    def step(self, node: Node, results: Sequence[Quantity] | None = None) -> dict[str, Quantity]:
+        """The outputs of a node, all of whose inputs are there; ``results`` where they are known already.
+
+        Raises
+        ------
+        ModelError
+            The operator is unknown, or can't be judged as it is used here.
+        """
+        if results is None:
+            results = self._computed(node)
+        given = {name: result for name, result in zip(node.outputs, results, strict=False) if name}
+        self.tensors.update({name: result for name, result in given.items() if self._readers[name]})
+        for name in set(node.inputs):
+            self.release(name)
+        return given
+
+    def release(self, name: str) -> None:
+        """One reader less: a held tensor is let go."""
+        self._readers[name] -= 1
+        if self._readers[name] <= 0:
+            self.tensors.pop(name, None)
+
+    def output(self, name: str) -> Quantity:
+        """An output of the graph, all its nodes done.
+
+        Raises
+        ------
+        ModelError
+            No node gives it.
+        """
+        if name not in self.tensors:
+            node = next((n for n in self.nodes if name in n.outputs), None)
+            if node:
+                raise node.refuse(f"the float64 reference does not compute its output {name}")
+            raise ModelError(f"no node gives {name}")
+        return self.tensors[name]
+
+    def _computed(self, node: Node) -> Sequence[Quantity]:
+        if node.op not in self._operators:
+            raise _unknown([node.op])
+        missing = [name for name in node.inputs if name and name not in self.tensors]
+        if missing:
+            raise node.refuse(f"its input {missing[0]} is an output that the float64 reference does not compute")
+        inputs = [self.tensors[name] if name else None for name in node.inputs]
+        with np.errstate(all="ignore"):  # what is not finite is found, and named, when outputs are judged
+            results = self._operators[node.op](node, inputs, self._roundings)
+        results = results if isinstance(results, tuple) else (results,)
+        return results if self._roundings is not None else [Quantity(q.value) for q in results]
+
+
+def steps(
+    graph: Graph, feeds: Mapping[str, np.ndarray], operators: Mapping[str, Operator], roundings: Roundings | None
+) -> Iterator[tuple[Node, dict[str, Quantity]]]:
+    """Each node in turn, with the tensors that it gives; see :class:`Evaluation`."""
+    evaluation = Evaluation(graph, feeds, operators, roundings)
+    for node in evaluation.nodes:
+        yield node, evaluation.step(node)
+
+
 def run(
-    graph: Graph, feeds: Mapping[str, np.ndarray], operators: Mapping[str, Operator], roundings: Roundings
+    graph: Graph,
+    feeds: Mapping[str, np.ndarray],
+    operators: Mapping[str, Operator],
+    roundings: Roundings | None,
+    observe: Callable[[str, Quantity], None] | None = None,
 ) -> list[Quantity]:
-    """The graph's outputs. A tensor is freed as soon as no later node needs it.
+    """The graph's outputs. ``observe`` sees every tensor that is computed, before it may be freed.
 
     Raises
     ------
     ModelError
         An operator that is not in ``operators``, or a tensor that no node gives.
     """
-    nodes = graph.needed()
-    unknown = sorted({n.op for n in nodes} - set(operators))
+    evaluation = Evaluation(graph, feeds, operators, roundings)
+    unknown = sorted({node.op for node in evaluation.nodes} - set(operators))
     if unknown:
-        raise ModelError(
-            f"the float64 reference does not know the operator{'s' * (len(unknown) > 1)} {', '.join(unknown)}: "
-            "export the network with plain ONNX operators"
-        )
-    last = {name: i for i, node in enumerate(nodes) for name in node.inputs}
-    last.update(dict.fromkeys(graph.outputs, len(nodes)))
-    tensors = {name: Quantity(value) for name, value in graph.constants.items() if name in last}
-    tensors.update({name: Quantity(value) for name, value in feeds.items()})
-    with np.errstate(all="ignore"):  # what is not finite is found, and named, when outputs are judged
-        for i, node in enumerate(nodes):
-            missing = [name for name in node.inputs if name and name not in tensors]
-            if missing:
-                raise node.refuse(f"its input {missing[0]} is an output that the float64 reference does not compute")
-            results = operators[node.op](node, [tensors[n] if n else None for n in node.inputs], roundings)
-            for name, result in zip(node.outputs, results if isinstance(results, tuple) else (results,), strict=False):
-                if name in last:
-                    tensors[name] = result
-            for name in set(node.inputs):
-                if last.get(name) == i:
-                    tensors.pop(name, None)
-    lost = [name for name in graph.outputs if name not in tensors]
-    if lost:
-        raise ModelError(f"no node gives {lost[0]}")
-    return [tensors[name] for name in graph.outputs]
+        raise _unknown(unknown)
+    for node in evaluation.nodes:
+        results = evaluation.step(node)
+        if observe:
+            for name, result in results.items():
+                observe(name, result)
+    return [evaluation.output(name) for name in graph.outputs]
+
+
+def _unknown(operators: Sequence[str]) -> ModelError:
+    return ModelError(
+        f"the float64 reference does not know the operator{'s' * (len(operators) > 1)} {', '.join(operators)}: "
+        "export the network with plain ONNX operators"
+    )
 
 
 def from_spec(spec: ModelSpec, weights: Mapping[str, np.ndarray], outputs: Sequence[str] = ()) -> Graph:

@@ -9,12 +9,35 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from xframe.equivalence import linear, pointwise, shaping
+from xframe.equivalence import (
+    activations,
+    casting,
+    decisions,
+    linear,
+    normalisations,
+    pointwise,
+    pooling,
+    reductions,
+    resizing,
+    shaping,
+)
 from xframe.equivalence.graph import Graph, Operator, Roundings, from_onnx, from_spec, run
 from xframe.errors import UsageError
 from xframe.types import Artifact, ModelSpec
 
-OPERATORS: dict[str, Operator] = {**linear.OPERATORS, **pointwise.OPERATORS, **shaping.OPERATORS}
+#: Every operator that the reference knows, by its ONNX name.
+OPERATORS: dict[str, Operator] = {
+    **linear.OPERATORS,
+    **pooling.OPERATORS,
+    **reductions.OPERATORS,
+    **pointwise.OPERATORS,
+    **activations.OPERATORS,
+    **normalisations.OPERATORS,
+    **decisions.OPERATORS,
+    **casting.OPERATORS,
+    **resizing.OPERATORS,
+    **shaping.OPERATORS,
+}
 
 
 @dataclass(frozen=True)

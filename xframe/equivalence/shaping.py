@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,24 +22,13 @@ def _given(node: Node, args: Args, index: int, name: str, default=None):
     return node.attrs.get(name, default)
 
 
-def identity(node: Node, args: Args, roundings: Roundings) -> Quantity:
+def identity(node: Node, args: Args, roundings: Roundings | None) -> Quantity:
     if node.op == "Dropout" and len(args) > 2 and args[2] is not None and bool(args[2].value):
         raise node.refuse("training mode; export the network for inference")
     return args[0]
 
 
-def cast(node: Node, args: Args, roundings: Roundings) -> Quantity:
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(node.attrs["to"])
-    if dtype in (np.float32, np.float64):
-        return args[0].moved(lambda a: a.astype(np.float64))
-    if np.dtype(dtype).kind not in "iub":
-        raise node.refuse(f"a cast to {dtype} rounds: export the network in float32")
-    if args[0].variance is not None:
-        raise node.refuse("computed numbers become integers, where no error bound holds")
-    return Quantity(args[0].value.astype(dtype))
-
-
-def constant(node: Node, args: Args, roundings: Roundings) -> Quantity:
+def constant(node: Node, args: Args, roundings: Roundings | None) -> Quantity:
     for name, value in node.attrs.items():
         if name == "value":
             return Quantity(onnx.numpy_helper.to_array(value))
@@ -47,19 +37,19 @@ def constant(node: Node, args: Args, roundings: Roundings) -> Quantity:
     raise node.refuse("a constant that is neither numbers nor a dense tensor")
 
 
-def constant_of_shape(node: Node, args: Args, roundings: Roundings) -> Quantity:
+def constant_of_shape(node: Node, args: Args, roundings: Roundings | None) -> Quantity:
     """A broadcast view: large one-value weights take no memory."""
     tensor = node.attrs.get("value")
     fill = onnx.numpy_helper.to_array(tensor).reshape(()) if tensor is not None else np.float32(0)
     return Quantity(np.broadcast_to(fill, tuple(args[0].value.tolist())))
 
 
-def shape(node: Node, args: Args, roundings: Roundings) -> Quantity:
+def shape(node: Node, args: Args, roundings: Roundings | None) -> Quantity:
     cut = slice(node.attrs.get("start", 0), node.attrs.get("end"))
     return Quantity(np.array(args[0].value.shape[cut], np.int64))
 
 
-def reshape(node: Node, args: Args, roundings: Roundings) -> Quantity:
+def reshape(node: Node, args: Args, roundings: Roundings | None) -> Quantity:
     old = args[0].value.shape
     new = [int(v) for v in args[1].value]
     if not node.attrs.get("allowzero", 0):
@@ -67,7 +57,7 @@ def reshape(node: Node, args: Args, roundings: Roundings) -> Quantity:
     return args[0].moved(lambda a: a.reshape(new))
 
 
-def flatten(node: Node, args: Args, roundings: Roundings) -> Quantity:
+def flatten(node: Node, args: Args, roundings: Roundings | None) -> Quantity:
     size = args[0].value.shape
     axis = node.attrs.get("axis", 1)
     axis = axis + len(size) if axis < 0 else axis
@@ -75,20 +65,20 @@ def flatten(node: Node, args: Args, roundings: Roundings) -> Quantity:
     return args[0].moved(lambda a: a.reshape(rows, -1))
 
 
-def transpose(node: Node, args: Args, roundings: Roundings) -> Quantity:
+def transpose(node: Node, args: Args, roundings: Roundings | None) -> Quantity:
     return args[0].moved(lambda a: a.transpose(node.attrs.get("perm")))
 
 
-def squeeze(node: Node, args: Args, roundings: Roundings) -> Quantity:
+def squeeze(node: Node, args: Args, roundings: Roundings | None) -> Quantity:
     axes = _given(node, args, 1, "axes")
     return args[0].moved(lambda a: a.squeeze(None if axes is None else tuple(axes)))
 
 
-def unsqueeze(node: Node, args: Args, roundings: Roundings) -> Quantity:
+def unsqueeze(node: Node, args: Args, roundings: Roundings | None) -> Quantity:
     return args[0].moved(lambda a: np.expand_dims(a, tuple(_given(node, args, 1, "axes"))))
 
 
-def concat(node: Node, args: Args, roundings: Roundings) -> Quantity:
+def concat(node: Node, args: Args, roundings: Roundings | None) -> Quantity:
     axis = node.attrs["axis"]
     value = np.concatenate([q.value for q in args], axis)
     if all(q.variance is None for q in args):
@@ -97,7 +87,7 @@ def concat(node: Node, args: Args, roundings: Roundings) -> Quantity:
     return Quantity(value, np.concatenate(variances, axis), max(q.coherence for q in args))
 
 
-def split(node: Node, args: Args, roundings: Roundings) -> tuple[Quantity, ...]:
+def split(node: Node, args: Args, roundings: Roundings | None) -> tuple[Quantity, ...]:
     axis = node.attrs.get("axis", 0)
     length = args[0].value.shape[axis]
     parts = _given(node, args, 1, "split")
@@ -109,7 +99,7 @@ def split(node: Node, args: Args, roundings: Roundings) -> tuple[Quantity, ...]:
     return tuple(args[0].moved(functools.partial(np.take, indices=cut, axis=axis)) for cut in cuts)
 
 
-def slice_(node: Node, args: Args, roundings: Roundings) -> Quantity:
+def slice_(node: Node, args: Args, roundings: Roundings | None) -> Quantity:
     starts, ends = _given(node, args, 1, "starts"), _given(node, args, 2, "ends")
     axes = _given(node, args, 3, "axes") or range(len(starts))
     steps = _given(node, args, 4, "steps") or [1] * len(starts)
@@ -121,20 +111,20 @@ def slice_(node: Node, args: Args, roundings: Roundings) -> Quantity:
     return args[0].moved(lambda a: a[tuple(cuts)])
 
 
-def gather(node: Node, args: Args, roundings: Roundings) -> Quantity:
+def gather(node: Node, args: Args, roundings: Roundings | None) -> Quantity:
     return args[0].moved(lambda a: np.take(a, args[1].value, axis=node.attrs.get("axis", 0)))
 
 
-def expand(node: Node, args: Args, roundings: Roundings) -> Quantity:
+def expand(node: Node, args: Args, roundings: Roundings | None) -> Quantity:
     size = np.broadcast_shapes(args[0].value.shape, tuple(args[1].value.tolist()))
     return args[0].moved(lambda a: np.broadcast_to(a, size))
 
 
-def tile(node: Node, args: Args, roundings: Roundings) -> Quantity:
+def tile(node: Node, args: Args, roundings: Roundings | None) -> Quantity:
     return args[0].moved(lambda a: np.tile(a, args[1].value))
 
 
-def pad(node: Node, args: Args, roundings: Roundings) -> Quantity:
+def pad(node: Node, args: Args, roundings: Roundings | None) -> Quantity:
     rank = args[0].value.ndim
     pads = _given(node, args, 1, "pads")
     axes = [a % rank for a in _given(node, args, 3, "axes") or range(rank)]
@@ -158,7 +148,7 @@ def pad(node: Node, args: Args, roundings: Roundings) -> Quantity:
     return Quantity(padded(x.value, fill), variance, x.coherence)
 
 
-def depth_to_space(node: Node, args: Args, roundings: Roundings) -> Quantity:
+def depth_to_space(node: Node, args: Args, roundings: Roundings | None) -> Quantity:
     b = node.attrs["blocksize"]
     n, c, h, w = args[0].value.shape
     if node.op == "SpaceToDepth":
@@ -171,10 +161,38 @@ def depth_to_space(node: Node, args: Args, roundings: Roundings) -> Quantity:
     return args[0].moved(lambda a: a.reshape(split).transpose(order).reshape(size))
 
 
+def gather_elements(node: Node, args: Args, roundings: Roundings | None) -> Quantity:
+    axis = node.attrs.get("axis", 0)
+    at = args[1].value
+    at = np.where(at < 0, at + args[0].value.shape[axis], at)
+    return args[0].moved(lambda a: np.take_along_axis(a, at, axis))
+
+
+def gather_nd(node: Node, args: Args, roundings: Roundings | None) -> Quantity:
+    lead, at = node.attrs.get("batch_dims", 0), args[1].value
+    batch = [np.arange(n).reshape((-1, *(1,) * (at.ndim - 2 - i))) for i, n in enumerate(args[0].value.shape[:lead])]
+    return args[0].moved(lambda a: a[(*batch, *np.moveaxis(at, -1, 0))])
+
+
+def trilu(node: Node, args: Args, roundings: Roundings | None) -> Quantity:
+    k = int(args[1].value.reshape(())) if len(args) > 1 and args[1] is not None else 0
+    return args[0].moved(lambda a: np.triu(a, k) if node.attrs.get("upper", 1) else np.tril(a, k))
+
+
+def range_(node: Node, args: Args, roundings: Roundings | None) -> Quantity:
+    if any(q.variance is not None for q in args):
+        raise node.refuse("its limits are computed numbers: rounding decides how long it is")
+    start, limit, delta = (q.value.reshape(()) for q in args)
+    return Quantity((start + np.arange(max(math.ceil((limit - start) / delta), 0)) * delta).astype(start.dtype))
+
+
+def size(node: Node, args: Args, roundings: Roundings | None) -> Quantity:
+    return Quantity(np.array(args[0].value.size, np.int64))
+
+
 OPERATORS: dict[str, Operator] = {
     "Identity": identity,
     "Dropout": identity,
-    "Cast": cast,
     "Constant": constant,
     "ConstantOfShape": constant_of_shape,
     "Shape": shape,
@@ -192,4 +210,9 @@ OPERATORS: dict[str, Operator] = {
     "Pad": pad,
     "DepthToSpace": depth_to_space,
     "SpaceToDepth": depth_to_space,
+    "GatherElements": gather_elements,
+    "GatherND": gather_nd,
+    "Trilu": trilu,
+    "Range": range_,
+    "Size": size,
 }
