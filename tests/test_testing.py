@@ -45,7 +45,7 @@ def test_the_message_of_a_failure(found):
     found(samples.unequal())
     assert message("a.onnx", "my port.onnx", seed=7, runners=("ort:all",), levels=("normal form", "numerics")) == (
         "NOT equivalent: b.onnx parts from a.onnx at conv2 (Conv): 4e+04 times the bound\n"
-        "  b.onnx: normal form DIFFERENT: 2 differences\n"
+        "  b.onnx: normal form DIFFERENT: 2 differences, 1 of them harmless\n"
         "  b.onnx: numerics DIFFERENT: output fc at [0, 1] is 0.5, expected 0.7 +- 5e-06\n"
         "  first that differs: conv2 (Conv)\n"
         "    at [0, 3, 1, 2] 0.5 in a.onnx, 0.7 in b.onnx, bound 5e-06: 4e+04 times the bound\n"

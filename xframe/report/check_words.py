@@ -95,14 +95,12 @@ def sentences(comparison: Comparison) -> list[Difference]:
 
 
 def why(verdict: LevelVerdict, comparison: Comparison) -> str:
-    """The reason of a level's verdict; a dash where it needs none."""
-    if (
-        verdict.level is Level.NORMAL_FORM
-        and verdict.state is State.DIFFERENT
-        and judged(comparison) is State.EQUIVALENT
-    ):
-        return "; ".join(filter(None, [verdict.reason, "another way to write the same function"]))
-    return verdict.reason or "-"
+    """The reason of a level's verdict; a dash where it needs none. Differences stand below it, and are counted here."""
+    if verdict.level is not Level.NORMAL_FORM or verdict.state is not State.DIFFERENT or not verdict.differences:
+        return verdict.reason or "-"
+    count, harmless = len(verdict.differences), sum(d.harmless for d in verdict.differences)
+    told = f"{count} difference{'s' if count > 1 else ''}, {harmless or 'none'} of them harmless"
+    return told + (": another way to write the same function" if judged(comparison) is State.EQUIVALENT else "")
 
 
 def row_state(row: LayerRow) -> str:
