@@ -40,27 +40,39 @@ def judge(outputs: Sequence[np.ndarray], judged: Sequence[Judged]) -> Verdict:
     return Verdict(not failed, max(v.error or 0.0 for v in verdicts), worst.bound, worst.ratio, worst.reason)
 
 
+def uncompared(want: Judged) -> str:
+    """Why nothing can be judged against this output, in words; empty when something can."""
+    if not want.value.size:
+        return f"output {want.name} is empty: nothing was compared"
+    for what, numbers in (("float64 reference itself", want.value), ("error bound", want.bound)):
+        if not np.isfinite(numbers).all():
+            return _not_finite(f"the {what} is", numbers, want)
+    if (np.abs(want.value) <= want.bound).all() and want.value.any():
+        return f"output {want.name}: its error bound is larger than every value, zeros would pass: unchecked"
+    return ""
+
+
+def shares(got: np.ndarray, want: Judged) -> tuple[np.ndarray, np.ndarray]:
+    """Absolute deviation of each element, and its share of the element's bound; infinite where anything is not finite.
+
+    Both are float64, of the shape that ``got`` and ``want`` must share.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        deviation = np.abs(got.astype(np.float64) - want.value)
+    deviation = np.where(np.isfinite(deviation), deviation, np.inf)
+    share = np.divide(deviation, want.bound, out=np.where(deviation > 0, np.inf, 0.0), where=want.bound > 0)
+    return deviation, np.where(np.isfinite(want.bound), share, np.inf)
+
+
 def _one(got: np.ndarray, want: Judged) -> Verdict:
     if got.shape != want.value.shape:
         return Verdict(False, reason=f"output {want.name} has shape {got.shape}, expected {want.value.shape}")
-    if not want.value.size:
-        return Verdict(False, reason=f"output {want.name} is empty: nothing was compared")
-    for what, bad in (
-        ("the float64 reference itself is", ~np.isfinite(want.value)),
-        ("the error bound is", ~np.isfinite(want.bound)),
-        ("the output is", ~np.isfinite(got)),
-    ):
-        if bad.any():
-            where, count = tuple(map(int, np.argwhere(bad)[0])), int(bad.sum())
-            shown = f"{got[where]}, expected {want.value[where]:.9g} +- {want.bound[where]:.3g}"
-            more = f" (and {count - 1} more elements)" if count > 1 else ""
-            return Verdict(False, reason=f"output {want.name}: {what} not finite at {list(where)}: {shown}{more}")
-    if (np.abs(want.value) <= want.bound).all() and want.value.any():
-        return Verdict(
-            False, reason=f"output {want.name}: its error bound is larger than every value, zeros would pass: unchecked"
-        )
-    deviation = np.abs(got.astype(np.float64) - want.value)
-    ratio = deviation / want.bound
+    reason = uncompared(want)
+    if not reason and not np.isfinite(got).all():
+        reason = _not_finite("the output is", got, want)
+    if reason:
+        return Verdict(False, reason=reason)
+    deviation, ratio = shares(got, want)
     at = tuple(map(int, np.unravel_index(np.argmax(ratio), ratio.shape)))
     error, bound, worst = float(deviation.max()), float(want.bound[at]), float(ratio[at])
     if worst <= 1:
@@ -71,6 +83,14 @@ def _one(got: np.ndarray, want: Judged) -> Verdict:
         error,
         bound,
         worst,
-        f"output {want.name} at {list(at)} is {got[at]:.9g}, expected {want.value[at]:.9g} +- {bound:.3g}: "
+        f"output {want.name} at {list(at)} is {float(got[at]):.9g}, expected {want.value[at]:.9g} +- {bound:.3g}: "
         f"{worst:.3g} times the bound; {beyond} of {ratio.size} elements are beyond theirs",
     )
+
+
+def _not_finite(what: str, numbers: np.ndarray, want: Judged) -> str:
+    bad = ~np.isfinite(numbers)
+    where, count = tuple(map(int, np.argwhere(bad)[0])), int(bad.sum())
+    shown = f"{numbers[where]}, expected {want.value[where]:.9g} +- {want.bound[where]:.3g}"
+    more = f" (and {count - 1} more elements)" if count > 1 else ""
+    return f"output {want.name}: {what} not finite at {list(where)}: {shown}{more}"
