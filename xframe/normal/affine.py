@@ -1,0 +1,183 @@
+"""Fusions of scales and shifts of channels: biases, batch normalisation, and convolutions written group by group."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from xframe.equivalence.graph import Node
+from xframe.normal import constants
+from xframe.normal.form import Weight
+from xframe.normal.fusing import Fuser, Fusion
+
+Array = np.ndarray
+
+
+def per_channel(f: Fuser, tensor: str, like: str) -> Array | None:
+    """A float constant as one value for each channel of the tensor ``like``, if that is what it is."""
+    array, shape = f.array(tensor), f.shape(like)
+    if array is None or array.dtype.kind != "f" or len(shape) < 2 or array.ndim > len(shape):
+        return None
+    full = array.reshape((1,) * (len(shape) - array.ndim) + array.shape)
+    if full.shape[1] not in (1, shape[1]) or full.size != full.shape[1]:
+        return None
+    return np.ascontiguousarray(np.broadcast_to(full.reshape(-1), (shape[1],)))
+
+
+def linear(f: Fuser, tensor: str, *ops: str) -> Node | None:
+    """The convolution or product by constants that gives ``tensor``, if nobody else reads it."""
+    node = f.before(tensor, *(ops or ("Conv", "Gemm")))
+    if node is None or len(node.inputs) < 3 or any(n not in f.draft.weights for n in node.inputs[1:3]):
+        return None
+    return (
+        node if node.op != "Gemm" or (node.attrs["transB"] and node.attrs["alpha"] == node.attrs["beta"] == 1) else None
+    )
+
+
+def add(f: Fuser, node: Node) -> bool:
+    """A constant for each channel becomes the bias, or a part of it."""
+    shift = per_channel(f, node.inputs[1], node.inputs[0])
+    before = None if shift is None else linear(f, node.inputs[0], "Conv", "Gemm", "ConvTranspose")
+    if before is None or shift is None:
+        return False
+    x, w, bias = before.inputs
+    old, new = f.draft.weights[bias], f.draft.weights[node.inputs[1]]
+    if old.array.any():
+        return False
+    made = replace(new, array=shift)
+    return f.swap([before], node, [x, w, made], name=before.name, op=before.op, attrs=before.attrs)
+
+
+def added(f: Fuser, node: Node) -> bool:
+    """A second constant for each channel, after a bias, a scale or a batch normalisation."""
+    shift = per_channel(f, node.inputs[1], node.inputs[0])
+    if shift is None:
+        return False
+    before = f.before(node.inputs[0], "Mul")
+    scale = per_channel(f, before.inputs[1], before.inputs[0]) if before is not None else None
+    if before is not None and scale is not None and f.array(before.inputs[1]).size > 1:  # type: ignore[union-attr]
+        history = f.draft.weights[before.inputs[1]], f.draft.weights[node.inputs[1]]
+        return _normal(f, [before], node, before.inputs[0], scale, shift, *history)
+    return _into(f, node, np.ones(len(shift)), shift, [f.draft.weights[node.inputs[1]]])
+
+
+def multiply(f: Fuser, node: Node) -> bool:
+    scale = per_channel(f, node.inputs[1], node.inputs[0])
+    if scale is None:
+        return False
+    return _into(f, node, scale, np.zeros(len(scale)), [f.draft.weights[node.inputs[1]]])
+
+
+def divide(f: Fuser, node: Node) -> bool:
+    scale = per_channel(f, node.inputs[1], node.inputs[0])
+    if scale is None or not scale.all():
+        return False
+    scale = 1 / scale.astype(np.float64)
+    return _into(f, node, scale, np.zeros(len(scale)), [f.draft.weights[node.inputs[1]]])
+
+
+def batchnorm(f: Fuser, node: Node) -> bool:
+    """Into the convolution before it, else in the form with mean 0, variance 1 and no epsilon."""
+    if node.attrs.get("training_mode", 0) or any(n not in f.draft.weights for n in node.inputs[1:]):
+        return False
+    parts = [f.draft.weights[n] for n in node.inputs[1:]]
+    scale, shift, mean, var = (w.array.astype(np.float64) for w in parts)
+    epsilon = node.attrs["epsilon"]
+    if epsilon == 0 and not mean.any() and (var == 1).all():
+        return _into(f, node, scale, shift, parts[:2])
+    factor = scale / np.sqrt(var + epsilon)
+    shift = shift - mean * factor
+    if _into(f, node, factor, shift, parts):
+        return True
+    return _normal(f, [], node, node.inputs[0], factor, shift, parts[0], parts[1])
+
+
+def _normal(f: Fuser, gone: list[Node], node: Node, x: str, factor: Array, shift: Array, a: Weight, b: Weight) -> bool:
+    count = len(factor)
+    made = [
+        constants.changed(a, factor.astype(np.float32), "epsilon, mean and variance folded"),
+        constants.changed(b, shift.astype(np.float32), "epsilon, mean and variance folded"),
+        Weight(np.zeros(count, np.float32)),
+        Weight(np.ones(count, np.float32)),
+    ]
+    attrs = {"epsilon": 0.0, "momentum": 0.9, "training_mode": 0}
+    return f.swap(gone, node, [x, *made], op="BatchNormalization", attrs=attrs)
+
+
+def _into(f: Fuser, node: Node, scale: Array, shift: Array, parts: list[Weight]) -> bool:
+    """``scale`` and ``shift`` into what gives the operand: computed in float64, rounded to float32 once."""
+    title = f.titles[0]
+    also = [s for p in parts for s in p.source]
+    before = linear(f, node.inputs[0])
+    unscaled = bool((scale == 1).all())
+    if before is not None:
+        x, name, bias = before.inputs
+        w, b = f.draft.weights[name], f.draft.weights[bias]
+        if not unscaled:
+            array = np.empty(w.array.shape, np.float32)
+            by = scale.reshape(-1, *(1,) * (w.array.ndim - 1))
+            np.multiply(w.array, by, out=array, dtype=np.float64, casting="same_kind")
+            w = constants.changed(w, array, f"scaled by {title}", also=also)
+        moved = (b.array * scale.astype(np.float64) + shift).astype(np.float32)
+        b = constants.changed(b, moved, f"folded with {title}", also=also)
+        return f.swap([before], node, [x, w, b], name=before.name, op=before.op, attrs=before.attrs)
+    before = f.before(node.inputs[0], "BatchNormalization")
+    if (
+        before is None
+        or before.attrs.get("training_mode", 0)
+        or any(n not in f.draft.weights for n in before.inputs[1:])
+    ):
+        return False
+    if before.attrs["epsilon"] != 0:
+        return False
+    a, b = f.draft.weights[before.inputs[1]], f.draft.weights[before.inputs[2]]
+    moved = (b.array * scale.astype(np.float64) + shift).astype(np.float32)
+    made = [
+        constants.changed(a, (a.array * scale.astype(np.float64)).astype(np.float32), f"scaled by {title}", also=also),
+        constants.changed(b, moved, f"folded with {title}", also=also),
+    ]
+    inputs = [before.inputs[0], *made, *before.inputs[3:]]
+    return f.swap([before], node, inputs, name=before.name, op=before.op, attrs=before.attrs)
+
+
+def grouped(f: Fuser, node: Node) -> bool:
+    """Channels cut apart, each part convolved, and joined again: one convolution in groups."""
+    convs = [linear(f, n, "Conv") for n in node.inputs]
+    if node.attrs["axis"] != 1 or len(convs) < 2 or any(c is None for c in convs):
+        return False
+    made: list[Node] = [c for c in convs if c is not None]
+    slices = [f.draft.source(c.inputs[0], "Slice") for c in made]
+    cuts = [s for s in slices if s is not None and s.attrs["axes"] == (1,) and s.attrs["steps"] == (1,)]
+    if len(cuts) < len(made) or len({s.inputs[0] for s in cuts}) > 1:
+        return False
+    source = cuts[0].inputs[0]
+    ends = [0, *(s.attrs["ends"][0] for s in cuts)]
+    starts = [*(s.attrs["starts"][0] for s in cuts), f.shape(source)[1]]
+    groups = [c.attrs["group"] for c in made]
+    shapes = {(f.shape(c.inputs[1])[0] // g, *f.shape(c.inputs[1])[1:]) for c, g in zip(made, groups, strict=True)}
+    alike = {tuple(sorted((k, v) for k, v in c.attrs.items() if k != "group")) for c in made}
+    if starts != ends or len(shapes) > 1 or len(alike) > 1:
+        return False
+    w, b = (_joined(f, [c.inputs[i] for c in made]) for i in (1, 2))
+    attrs = {**made[0].attrs, "group": sum(groups)}
+    f.draft.notes["convolutions in parts joined as groups"] += 1
+    return f.swap([*cuts, *made], node, [source, w, b], name=made[0].name, op="Conv", attrs=attrs)
+
+
+def _joined(f: Fuser, names: list[str]) -> Weight:
+    parts = [f.draft.weights[n] for n in names]
+    source = tuple(dict.fromkeys(s for p in parts for s in p.source))
+    how = tuple(dict.fromkeys(h for p in parts for h in p.how))
+    return Weight(np.concatenate([p.array for p in parts]), source, (*how, f"joined of {len(parts)} groups"))
+
+
+#: Exact whatever is asked for.
+ALWAYS: dict[str, list[Fusion]] = {"Add": [add], "Concat": [grouped]}
+#: What rounds weights anew.
+FOLDING: dict[str, list[Fusion]] = {
+    "Add": [added],
+    "Mul": [multiply],
+    "Div": [divide],
+    "BatchNormalization": [batchnorm],
+}
