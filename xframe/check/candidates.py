@@ -151,7 +151,7 @@ def _row(judge: _Judge, runner: Runner, told: Progress, limits: dict[str, float]
             return row
         told(f"{name}: where {runner} leaves its reference")
         found = _blamed(engine, judge, judge.feeds[wrong])
-    level = _levels(judge, wrong, limits) if runner.backend == LEVELLED else ""
+    level = _levels(judge, runner.label, wrong, limits) if runner.backend == LEVELLED else ""
     reason = "; ".join(filter(None, (row.reason, level, found.reason)))
     return replace(row, reason=reason, blamed=found.layer, layers=found.layers)
 
@@ -185,19 +185,21 @@ def _blamed(engine: Engine, judge: _Judge, feed: Feed) -> Blame:
         return Blame("", f"where it goes wrong can't be told: {e}")
 
 
-def _levels(judge: _Judge, wrong: int, limits: dict[str, float]) -> str:
-    """At which graph-optimisation levels the feed number ``wrong`` is computed right, in words."""
-    feed, own = judge.feeds[wrong], judge._own[wrong]
-    right: list[str] = []
-    other: list[str] = []
+def _levels(judge: _Judge, known: str, wrong: int, limits: dict[str, float]) -> str:
+    """At which graph-optimisation levels the feed number ``wrong`` is computed right, in words; not at ``known``."""
+    feed, own = judge.feeds[wrong], judge.own(Ran([]))[wrong]
+    found: dict[bool, list[str]] = {True: [], False: []}
     for level in OPTIMIZATIONS:
-        try:
-            with Engine(Runner(LEVELLED, level), **limits) as engine:  # type: ignore[arg-type]
-                ran = engine.run(judge.opened.path, judge.opened.graph, [feed])
-            (other if compared(ran.outputs[0], own)[0] is State.DIFFERENT else right).append(level)
-        except XframeError:
-            continue
-    return levels_in_words(right, other)
+        right = False
+        if level != known:
+            try:
+                with Engine(Runner(LEVELLED, level), **limits) as engine:  # type: ignore[arg-type]
+                    ran = engine.run(judge.opened.path, judge.opened.graph, [feed])
+            except XframeError:
+                continue
+            right = compared(ran.outputs[0], own)[0] is not State.DIFFERENT
+        found[right].append(level)
+    return levels_in_words(found[True], found[False])
 
 
 def levels_in_words(right: Sequence[str], wrong: Sequence[str]) -> str:

@@ -117,14 +117,13 @@ class Engine:
             Whatever kept it from running, as the class of its outcome.
         """
         try:
-            found, dtype, notes = _fixed(artifact.load(path)), "float32", ()
+            found, dtype = _fixed(artifact.load(path)), "float32"
         except ModelError:
             if self.runner.backend != LEVELLED:
                 ran = self.run_graph(graph, feeds)
                 return replace(ran, notes=("run as a float32 file of fixed sizes", *ran.notes))
             found, dtype = described(path, feeds[0])
-        ran = self._execute(found, feeds)
-        return replace(ran, notes=(*notes, *ran.notes), dtype=dtype)
+        return replace(self._execute(found, feeds), dtype=dtype)
 
     def run_graph(self, graph: Graph, feeds: Sequence[Feed]) -> Ran:
         """Execute a graph by way of a file. Raises what :meth:`run` does."""
