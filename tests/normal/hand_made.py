@@ -41,7 +41,12 @@ class Net:
 
     def conv(self, x, name, filters, kernel=3, stride=1, pads=(1, 1, 1, 1), groups=1):
         n, c, h, w = self.shapes[x]
-        shape = (n, filters, (h + pads[0] + pads[2] - kernel) // stride + 1, (w + pads[1] + pads[3] - kernel) // stride + 1)
+        shape = (
+            n,
+            filters,
+            (h + pads[0] + pads[2] - kernel) // stride + 1,
+            (w + pads[1] + pads[3] - kernel) // stride + 1,
+        )
         weights = self.random(name, (filters, c // groups, kernel, kernel)), self.random(name + "b", filters)
         attrs = {"strides": [stride] * 2, "pads": list(pads), "group": groups, "dilations": [1, 1]}
         return self.add("Conv", name, x, shape, weights, **attrs)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 
 import numpy as np
 
+from xframe.normal.form import Weight
 from xframe.normal.steps import COMMUTATIVE, Step, Steps
 
 #: Operators that may stand for one another in the same place.
@@ -47,13 +48,12 @@ def align(a: Steps, b: Steps, first: Sequence[int], second: Sequence[int]) -> di
     for i, number in enumerate(first):
         if waiting[number]:
             pairs.add(i, waiting[number].pop())
-    if len(pairs.to) < min(len(a), len(b)):
-        _unique(pairs, lambda s: s.exact, RADII)
-        _unique(pairs, _outline, RADII[:-1])
-        _unique(pairs, lambda s: (s.op, s.weight_shapes), RADII[:3])
-        pairs.grow()
-        _unique(pairs, _outline, RADII[-1:])
-        pairs.grow()
+    _unique(pairs, lambda s: s.exact, RADII)
+    _unique(pairs, _outline, RADII[:-1])
+    _unique(pairs, lambda s: (s.op, s.weight_shapes), RADII[:3])
+    pairs.grow()
+    _unique(pairs, _outline, RADII[-1:])
+    pairs.grow()
     return pairs.to
 
 
@@ -68,24 +68,30 @@ class _Pairs:
         self.a, self.b = a, b
         self.to: dict[int, int] = {}
         self.back: dict[int, int] = {}
+        self.places = np.zeros((2, min(len(a), len(b))), int)
         self.heap: list[tuple[float, int, int]] = []
         self.sketches: dict[int, np.ndarray] = {}
         self.static: dict[tuple[int, int], float] = {}
 
     def add(self, i: int, j: int) -> None:
+        self.places[:, len(self.to)] = i, j
         self.to[i], self.back[j] = j, i
 
     def fits(self, i: int, j: int) -> bool:
         """Whether neither has a partner, and the pair crosses none that there is."""
         if i in self.to or j in self.back:
             return False
-        mine, theirs = np.fromiter(self.to, int, len(self.to)), np.fromiter(self.back, int, len(self.back))
-        above, below = self.a.above, self.b.above
-        return not (
-            (above[i, mine] & below[theirs, j]).any() or (above[mine, i] & below[j, theirs]).any()
-        )  # `to` and `back` are filled together: their keys are in one order
+        mine, theirs = self.places[:, : len(self.to)]
+        (above, below), (over, under) = self.a.reach, self.b.reach
+        return not ((above[i, mine] & under[j, theirs]).any() or (below[i, mine] & over[j, theirs]).any())
+
+    @property
+    def complete(self) -> bool:
+        return len(self.to) == self.places.shape[1]
 
     def grow(self) -> None:
+        if self.complete:
+            return
         for i, j in [*self.to.items(), *((-1 - n, -1 - n) for n in range(len(self.a.normal.graph.inputs)))]:
             self.offer(i, j)
         ends = zip(self.a.normal.graph.outputs, self.b.normal.graph.outputs, strict=False)
@@ -103,25 +109,30 @@ class _Pairs:
             mine, theirs = list(_near(self.a, self.to, i, down)), list(_near(self.b, self.back, j, down))
             for x, skipped in mine:
                 for y, more in theirs:
-                    if skipped + more <= SKIPS:
-                        self.propose(x, y)
+                    if len(skipped) + len(more) <= SKIPS:
+                        self.propose(x, y, sum(skipped) + sum(more))
 
-    def propose(self, i: int, j: int) -> None:
+    def propose(self, i: int, j: int, cost: float = 0.0) -> None:
         if i < 0 or j < 0 or i in self.to or j in self.back:
             return
         likeness = self.likeness(i, j)
         if likeness >= LEAST:
-            heapq.heappush(self.heap, (-likeness, i, j))
+            heapq.heappush(self.heap, (cost - likeness, i, j))
 
     def likeness(self, i: int, j: int) -> float:
         """From 0 to 1: operator, shapes, weights, settings, and how many of the neighbours are partners."""
         if (i, j) not in self.static:
-            self.static[i, j] = _likeness(self.a[i], self.b[j], self.sketches)
+            self.static[i, j] = _likeness(self.a[i], self.b[j], self.sketch)
         if not self.static[i, j]:
             return 0.0
         above = self.share(self.a.producers[i], self.b.producers[j], self.a[i].op in COMMUTATIVE)
         below = self.share(self.a.consumers[i], self.b.consumers[j], True)
         return self.static[i, j] + 0.2 * above + 0.2 * below
+
+    def sketch(self, weight: Weight) -> np.ndarray:
+        if id(weight) not in self.sketches:
+            self.sketches[id(weight)] = _sketch(weight.array)
+        return self.sketches[id(weight)]
 
     def share(self, mine: Sequence[int], theirs: Sequence[int], anyhow: bool) -> float:
         """The share of ``mine`` whose partners are in ``theirs``; an input of the graph is its own partner."""
@@ -132,23 +143,35 @@ class _Pairs:
         return (common if anyhow else (common + placed) / 2) / most if most else 0.0
 
 
-def _near(steps: Steps, paired: dict[int, int], start: int, down: bool) -> Iterator[tuple[int, int]]:
-    """Nodes without a partner within ``SKIPS`` of one, through others without a partner, and how many are between."""
+def _near(steps: Steps, paired: dict[int, int], start: int, down: bool) -> Iterator[tuple[int, tuple[float, ...]]]:
+    """Nodes without a partner within ``SKIPS`` of one, through others without a partner, and what each of those costs:
+    a layer without weights is sooner left out."""
     edges = steps.consumers if down else steps.producers
     if start >= 0:
-        ring = list(edges[start])
+        near = edges[start]
     else:
-        ring = [i for i, made in enumerate(steps.producers) if start in made] if down else []
+        near = [i for i, made in enumerate(steps.producers) if start in made] if down else []
+    ring: list[tuple[int, tuple[float, ...]]] = [(n, ()) for n in near]
     seen: set[int] = set()
-    for skipped in range(SKIPS + 1):
-        ring = [n for n in dict.fromkeys(ring) if n >= 0 and n not in paired and n not in seen][: 2 * SKIPS]
-        seen.update(ring)
-        yield from ((n, skipped) for n in ring)
-        ring = [m for n in ring for m in edges[n]]
+    while ring:
+        fresh = []
+        for n, skipped in ring:
+            if n >= 0 and n not in paired and n not in seen and len(fresh) < 2 * SKIPS:
+                seen.add(n)
+                fresh.append((n, skipped))
+        yield from fresh
+        ring = [
+            (m, (*skipped, 0.15 if steps[n].constants else 0.05))
+            for n, skipped in fresh
+            if len(skipped) < SKIPS
+            for m in edges[n]
+        ]
 
 
 def _unique(pairs: _Pairs, label_of: Callable[[Step], Hashable], radii: Sequence[int]) -> None:
     """Pair nodes that have no partner and whose label, with those around them, occurs once in each graph."""
+    if pairs.complete:
+        return
     numbers: dict[Hashable, int] = {}
     rounds = [[[numbers.setdefault(label_of(s), len(numbers)) for s in g.steps] for g in (pairs.a, pairs.b)]]
     for _ in range(max(radii)):
@@ -180,7 +203,7 @@ def _around(steps: Steps, labels: Sequence[int]) -> Iterator[Hashable]:
         yield labels[i], tuple(sorted(above) if step.op in COMMUTATIVE else above), tuple(below)
 
 
-def _likeness(a: Step, b: Step, sketches: dict[int, np.ndarray]) -> float:
+def _likeness(a: Step, b: Step, sketch: Callable[[Weight], np.ndarray]) -> float:
     """From 0 (no partners) to 0.6, the neighbours left out."""
     if a.op != b.op and not any(a.op in family and b.op in family for family in FAMILIES):
         return 0.0
@@ -188,11 +211,9 @@ def _likeness(a: Step, b: Step, sketches: dict[int, np.ndarray]) -> float:
     total += 0.1 * (a.shape == b.shape) + 0.05 * (a.settings == b.settings)
     if a.weight_shapes != b.weight_shapes:
         return total
-    alike = 1.0
+    alike = 0.5
     for x, y in list(zip(a.constants.values(), b.constants.values(), strict=True))[:1]:
-        if x.digest != y.digest:
-            mine, theirs = (sketches.setdefault(id(w), _sketch(w.array)) for w in (x, y))
-            alike = max(float(np.mean(mine * theirs)), 0.0)
+        alike = 1.0 if x.digest == y.digest else max(float(np.mean(sketch(x) * sketch(y))), 0.0)
     return total + 0.1 + 0.1 * alike
 
 

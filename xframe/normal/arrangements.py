@@ -40,6 +40,8 @@ def find(a: np.ndarray, b: np.ndarray, *, spatial: bool, image: tuple[int, ...] 
     image
         (channels, height, width) that were flattened to the inputs of a product, where that is known.
     """
+    if not _same_ends(a, b):
+        return None
     as_is = correlation(a, b) if a.shape == b.shape else 0.0
     best, most = None, 0.9
     for candidate in _candidates(a, b, spatial, image):
@@ -49,6 +51,13 @@ def find(a: np.ndarray, b: np.ndarray, *, spatial: bool, image: tuple[int, ...] 
             if likeness == 1.0:
                 return best
     return best or _permuted(a, b)
+
+
+def _same_ends(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether the largest and the smallest element are in one proportion: no order, factor or rounding changes it."""
+    ends = [(float(v.max()), float(v.min())) for v in (a, b)]
+    high, low = ends[0]
+    return any(abs(high * y - low * x) <= 0.02 * (abs(high * y) + abs(low * x)) for x, y in (ends[1], ends[1][::-1]))
 
 
 def correlation(a: np.ndarray, b: np.ndarray) -> float:

@@ -143,15 +143,15 @@ class Steps:
         return self.steps[index]
 
     @cached_property
-    def above(self) -> np.ndarray:
-        """``above[i, j]``: node i depends on node j. Bool, [nodes, nodes]."""
+    def reach(self) -> tuple[np.ndarray, np.ndarray]:
+        """``above[i, j]``: node i depends on node j; ``below[i, j]``: j on i. Bool, [nodes, nodes]."""
         above = np.zeros((len(self), len(self)), bool)
         for i, makers in enumerate(self.producers):
             for maker in makers:
                 if maker >= 0:
                     above[i] |= above[maker]
                     above[i, maker] = True
-        return above
+        return above, above.T.copy()
 
     def title(self, index: int) -> str:
         """What to call a node, or an input of the graph (below zero)."""
@@ -199,7 +199,7 @@ def _step(node: Node, normal: Normal) -> Step:
     op = "Reshape" if node.op in RESHAPES and shape else node.op
     settings = {"shape": shape} if op != node.op or op in RESHAPES else settings
     for key, value in _defaults(node, rank, constants):
-        settings.setdefault(key, value)
+        settings.setdefault(key, _plain(value))
     _tidy(op, settings, rank)
     places = tuple(range(len(data))) if op in COMMUTATIVE else tuple(data)
     title = _title(normal.sources.get(node.name) or (node.name,))
@@ -211,7 +211,8 @@ def _tidy(op: str, settings: dict[str, Any], rank: int) -> None:
     if isinstance(settings.get("axis"), int) and settings["axis"] < 0:
         settings["axis"] += rank
     if isinstance(settings.get("axes"), tuple) and rank:
-        settings["axes"] = tuple(a % rank for a in settings["axes"])
+        axes = [a % rank for a in settings["axes"]]
+        settings["axes"] = tuple(sorted(axes) if op.startswith("Reduce") else axes)
     mode, idle = settings.get("mode"), set[str]()
     if op == "Clip":
         settings |= {k: v if abs(v) < 3.4e38 else math.copysign(math.inf, v) for k, v in settings.items()}

@@ -188,13 +188,10 @@ def _moved(sides: Sides, mine: list[_Region], theirs: list[_Region]) -> dict[tup
 
 def _crossed(sides: Sides, i: int, j: int) -> Difference | None:
     """That a node comes before another in the one graph, and after it in the other; the nearest such other is named."""
-    a, b = sides.a, sides.b
+    a = sides.a
     for before in (False, True):
-        passed = [
-            x
-            for x, y in sides.to.items()
-            if (a.above[x, i] and b.above[j, y] if before else a.above[i, x] and b.above[y, j])
-        ]
+        mine, theirs = a.reach[before][i], sides.b.reach[not before][j]
+        passed = [x for x, y in sides.to.items() if mine[x] and theirs[y]]
         if passed:
             other = a.title(min(passed) if before else max(passed))
             mine, theirs = ("before", "after") if before else ("after", "before")

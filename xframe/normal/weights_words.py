@@ -112,8 +112,9 @@ def _graded(a: Array, b: Array) -> Finding | None:
         rows = array.reshape(len(array), -1) if array.ndim > 1 else array[None]
         few = rows[np.linspace(0, len(rows) - 1, min(len(rows), 64)).astype(int)].astype(np.float64)
         if min(few.shape) and few.size >= 64 and np.isfinite(few).all():
-            whole, steps = _step(few.ravel()), [_step(row) for row in few]
-            step = whole or (max(steps) if few.shape[1] >= 32 and all(steps) else 0.0)
+            whole = _step(few.ravel())
+            steps = [_step(row) for row in few] if not whole and few.shape[1] >= 32 and _step(few[0]) else [0.0]
+            step = whole or (max(steps) if all(steps) else 0.0)
             if not step or _step(arrangements.sample(other, other)[0]):
                 continue
             near = np.mean([(np.abs(x - y) <= 0.51 * step).mean() for x, y in [arrangements.sample(a, b)]])

@@ -72,7 +72,7 @@ def _operators(layer: Layer) -> Difference:
         kind = "clip" if {a.op, b.op} == {"Relu", "Clip"} else "activation"
     elif "BatchNormalization" in (a.op, b.op):
         kind = "batch normalisation"
-    return layer.says(kind, f"is {described(a)}", f"is {described(b)}")
+    return layer.says(kind, f"is {described(a)}", described(b))
 
 
 def described(step: Step) -> str:
@@ -103,7 +103,7 @@ def _settings(layer: Layer) -> Iterator[Difference]:
     a, b = layer.a.settings, layer.b.settings
     changed = [k for k in (*a, *(k for k in b if k not in a)) if a.get(k) != b.get(k)]
     if layer.a.op == "Clip" and changed:
-        yield layer.says("clip", f"is {_limits(layer.a)}", f"is {_limits(layer.b)}")
+        yield layer.says("clip", f"is {_limits(layer.a)}", _limits(layer.b))
         return
     for key in changed:
         special = SPECIAL.get((layer.a.op, key)) or SPECIAL.get(("", key))
@@ -111,7 +111,7 @@ def _settings(layer: Layer) -> Iterator[Difference]:
             yield special(layer, a.get(key), b.get(key))
             continue
         kind, phrase = PHRASES.get((layer.a.op, key)) or PHRASES.get(("", key)) or ("attribute", f"has {key} {{}}")
-        first, second = (_value(x.get(key)) for x in (a, b))
+        first, second = (_value(x.get(key), key in SIZES) for x in (a, b))
         yield layer.says(kind, phrase.format(first), second)
 
 
@@ -166,10 +166,14 @@ def _epsilon(layer: Layer, a: float, b: float) -> Difference:
 def _training(layer: Layer, a: int, b: int) -> Difference:
     """Dropout and batch normalisation, which compute something else in training."""
     if layer.a.op == "Dropout":
-        kind, on, off = "dropout in training mode", "drops elements at random (training mode)", "none (inference)"
+        kind, on, off = (
+            "dropout in training mode",
+            "drops elements at random (training mode)",
+            "keeps them all (inference)",
+        )
     else:
         kind, on = "batch normalisation", "normalises by the statistics of its batch (training mode)"
-        off = "by stored statistics (inference)"
+        off = "normalises by stored statistics (inference)"
     return layer.says(kind, *((on, off) if a else (off, on)))
 
 
@@ -201,7 +205,7 @@ def _cast(layer: Layer, a: int, b: int) -> Difference:
 
 
 def _approximate(layer: Layer, a: str, b: str) -> Difference:
-    return layer.says("activation", f"is {_gelu(layer.a)}", f"is {_gelu(layer.b)}")
+    return layer.says("activation", f"is {_gelu(layer.a)}", _gelu(layer.b))
 
 
 SPECIAL: dict[tuple[str, str], Callable[[Layer, Any, Any], Difference]] = {
@@ -220,6 +224,8 @@ SPECIAL: dict[tuple[str, str], Callable[[Layer, Any, Any], Difference]] = {
     ("Cast", "to"): _cast,
     ("Gelu", "approximate"): _approximate,
 }
+#: Settings that are written as 3x3.
+SIZES = {"kernel_shape", "strides", "dilations", "shape", "sizes"}
 #: Kind, and how the first value is told; the second stands alone.
 PHRASES: dict[tuple[str, str], tuple[str, str]] = {
     ("", "kernel_shape"): ("kernel", "has a window of {}"),
@@ -308,9 +314,9 @@ def _outputs_first(step: Step, role: str, array: np.ndarray) -> np.ndarray:
     return array.T if role == "weights" and product and array.ndim == 2 and step.places == (0,) else array
 
 
-def _value(value: Any) -> str:
+def _value(value: Any, size: bool) -> str:
     if isinstance(value, tuple):
-        return "x".join(map(str, value)) if value and all(isinstance(v, int) for v in value) else _list(value)
+        return "x".join(map(str, value)) if size else _list(value)
     return "nothing" if value is None else _number(value) if isinstance(value, float) else str(value)
 
 
