@@ -93,7 +93,7 @@ def resize(node: Node, args: Args, roundings: Roundings | None) -> Quantity:
     integers = x.value.dtype.kind in "iub"
     if integers and mode != "nearest":
         raise node.refuse("integers are interpolated, which rounds")
-    for axis in _axes(node, args, old):
+    for axis in axes_of(node, args, old):
         if axis.before == axis.after and axis.scale == 1 and axis.roi == (0, 1):
             continue
         places = [axis.coordinate(coordinates, i) for i in range(axis.after)]
@@ -149,7 +149,7 @@ def _filled(x: Quantity, axis: int, outside: Array, fill: float) -> Quantity:
     return Quantity(value, variance, x.coherence)
 
 
-def _axes(node: Node, args: Args, old: bool) -> list[Axis]:
+def axes_of(node: Node, args: Args, old: bool) -> list[Axis]:
     given = [None if q is None or not q.value.size else q.value.tolist() for q in (*args[1:], *(None,) * 3)]
     roi, scales, sizes = (None, given[0] or node.attrs.get("scales"), None) if old else given[:3]
     shape = args[0].value.shape

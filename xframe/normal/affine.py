@@ -137,7 +137,7 @@ def _into(f: Fuser, node: Node, scale: Array, shift: Array, parts: list[Weight])
         constants.changed(a, (a.array * scale.astype(np.float64)).astype(np.float32), f"scaled by {title}", also=also),
         constants.changed(b, moved, f"folded with {title}", also=also),
     ]
-    inputs = [before.inputs[0], *made, *before.inputs[3:]]
+    inputs: list[str | Weight] = [before.inputs[0], *made, *before.inputs[3:]]
     return f.swap([before], node, inputs, name=before.name, op=before.op, attrs=before.attrs)
 
 

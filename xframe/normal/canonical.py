@@ -1,9 +1,9 @@
 """The normal form of a graph: one way to write what exporters write in many.
 
-Two passes. The first (``trace`` and the rules of ``shapes``, ``pointwise``, ``windows``, ``products``) takes the file's
-nodes in order: constants are folded, transposes absorbed, attributes completed, operator sets made one. The second
-(``fusing`` and the fusions of ``affine`` and ``patterns``) looks at what stands beside what: padding, biases, batch
-normalisation, groups, functions written in parts.
+Two passes. The first (``trace`` and the rules of ``shapes``, ``pointwise``, ``windows``, ``products``, ``resizing``)
+takes the file's nodes in order: constants are folded, transposes absorbed, attributes completed, operator sets made
+one. The second (``fusing`` and the fusions of ``affine``, ``functions`` and ``patterns``) looks at what stands beside
+what: padding, biases, batch normalisation, groups, functions written in parts.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import numpy as np
 
 from xframe.equivalence.graph import Graph
 from xframe.errors import UsageError
-from xframe.normal import affine, constants, patterns, pointwise, products, shapes, trace, windows
-from xframe.normal.draft import Axes, Draft, composed, identity, inverse
+from xframe.normal import affine, constants, functions, patterns, pointwise, products, resizing, shapes, trace, windows
+from xframe.normal.draft import Axes, Draft, identity, inverse
 from xframe.normal.form import Normal, Weight
 from xframe.normal.fusing import Fuser, Fusion
 from xframe.normal.loading import Raw
 from xframe.normal.trace import Rule, Trace, Value
 
-RULES: dict[str, Rule] = {**shapes.RULES, **pointwise.RULES, **windows.RULES, **products.RULES}
+RULES: dict[str, Rule] = {**shapes.RULES, **pointwise.RULES, **windows.RULES, **products.RULES, **resizing.RULES}
 
 
 def canonical(
@@ -71,7 +71,7 @@ def canonical(
 
 
 def _fusions(fold: bool) -> dict[str, list[Fusion]]:
-    tables = [affine.ALWAYS, patterns.FUSIONS, *([affine.FOLDING] if fold else [])]
+    tables = [affine.ALWAYS, functions.FUSIONS, patterns.FUSIONS, *([affine.FOLDING] if fold else [])]
     return {op: [f for table in tables for f in table.get(op, [])] for table in tables for op in table}
 
 
@@ -125,6 +125,3 @@ def _normal(graph: Graph, draft: Draft, outputs: tuple[str, ...], t: Trace) -> N
         {n: at for n, at in t.tensors.items() if n in made or n in graph.inputs},
         (*(graph.notes if isinstance(graph, Raw) else ()), *notes),
     )
-
-
-__all__ = ["RULES", "canonical", "composed"]

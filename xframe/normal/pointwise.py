@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -75,7 +76,7 @@ def _back(axes: Axes) -> Axes:
 
 def elementwise(t: Trace, node: Node, args: Args) -> Operand:
     names, axes, order, shape = together(t, args)
-    dtype = np.bool_ if node.op in COMPARISONS else None
+    dtype = np.dtype(np.bool_) if node.op in COMPARISONS else None
     if node.op == "Where":
         dtype = t.dtype(args[1])
     elif node.op == "PRelu" and isinstance(names[1], Weight) and names[1].array.ndim == 0:
@@ -169,22 +170,18 @@ def clip(t: Trace, node: Node, args: Args) -> Operand:
 
 
 def cast(t: Trace, node: Node, args: Args) -> Operand:
-    """Between floats a cast is taken as exact; what the file rounds to narrow ones is told in a note."""
-    to = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(node.attrs["to"]))
-    old = t.dtype(args[0])
-    if to.kind not in "iub" and old.kind not in "iub":
-        narrow = to.itemsize < 4
-        t.note(f"Cast to {to.name} taken as exact" if narrow else "Cast dropped")
-        return args[0]
-    if to == old:
+    """Wider floats hold the same numbers. A cast to narrow ones rounds, and stays; what follows counts as exact."""
+    v, to = args[0], np.dtype(onnx.helper.tensor_dtype_to_np_dtype(node.attrs["to"]))
+    floats = to.kind not in "iub" and t.dtype(v).kind not in "iub"
+    if to == t.dtype(v) or (floats and to.itemsize >= 4):
         return same(t, node, args)
-    v = args[0]
     dtype = to if to.kind in "iub" else np.float32
-    attrs = {"to": onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))}
-    return t.emit("Cast", [v.name], attrs, t.draft.shapes[v.name], v.axes, dtype=dtype, order=v.order)
+    if to.kind not in "iub" and to.itemsize < 4:
+        t.note(f"what the model computes in {to.name} is taken as exact")
+    return t.emit("Cast", [v.name], node.attrs, t.draft.shapes[v.name], v.axes, dtype=dtype, order=v.order)
 
 
-def dropout(t: Trace, node: Node, args: Args) -> Operand | list[Operand]:
+def dropout(t: Trace, node: Node, args: Args) -> Operand | Sequence[Operand]:
     """Dropped at inference; one that was left in training mode stays, for the check to name."""
     mode = args[2] if len(args) > 2 else None
     if mode is None or (isinstance(mode, Weight) and not mode.array.any()):

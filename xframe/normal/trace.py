@@ -14,9 +14,8 @@ import numpy as np
 import onnx
 
 from xframe.equivalence.graph import Node
-from xframe.errors import ModelError
 from xframe.normal import constants
-from xframe.normal.draft import OPSET, Axes, Draft, Shape, complete, composed, identity, inverse, moves_nothing, size
+from xframe.normal.draft import OPSET, Axes, Draft, Shape, complete, composed, identity, inverse, moves_nothing
 from xframe.normal.form import Weight
 
 FLOAT = np.dtype(np.float32)
@@ -158,7 +157,7 @@ class Trace:
 
         ``final``: it is the node's own output number ``output`` and keeps its name; else ``hint`` names it.
         """
-        names = [self._named(op, i, x) for i, x in enumerate(inputs)]
+        names = [self.named(op, i, x) for i, x in enumerate(inputs)]
         final = final and not hint
         name = self.node.outputs[output] if final else self.draft.fresh(hint or f"{self.node.outputs[0]}:{op}")
         known = {} if op in ("Reshape",) else complete(op, attrs)
@@ -168,7 +167,8 @@ class Trace:
         self.draft.add(node, [shape], [dtype], [self.node.name])
         return Value(name, identity(len(shape)) if axes is None else axes, order)
 
-    def _named(self, op: str, position: int, x: str | Weight) -> str:
+    def named(self, op: str, position: int, x: str | Weight) -> str:
+        """The name of an operand, which a constant without a history gets from its place."""
         if isinstance(x, str):
             return x
         return self.draft.constant(x, "" if x.source else f"{self.node.outputs[0]}:{op} input {position}")
@@ -240,6 +240,3 @@ def run(trace: Trace, node: Node, rules: Mapping[str, Rule]) -> None:
     for name, v in zip(node.outputs, [made] if isinstance(made, Value | Weight) else made, strict=False):
         if name:
             trace.bind(name, v)
-
-
-__all__ = ["FLOAT", "ModelError", "Operand", "Order", "Rule", "Trace", "Value", "run", "size"]

@@ -84,7 +84,7 @@ def conv_transpose(t: Trace, node: Node, args: Args) -> Operand:
         "output_padding": extra, "pads": pads, "strides": stride,
     }  # fmt: skip
     bias = known.inputs[2] if len(known.inputs) > 2 and known.inputs[2] else zeros(t.draft.shapes[made.name][1])
-    name = t._named("ConvTranspose", 2, bias)
+    name = t.named("ConvTranspose", 2, bias)
     t.draft.nodes[known.name] = Node(known.name, known.op, (*known.inputs[:2], name), known.outputs, attrs, known.opset)
     return made
 
