@@ -83,8 +83,8 @@ def _candidates(a: np.ndarray, b: np.ndarray, spatial: bool, image: tuple[int, .
     if a.shape == b.shape:
         yield from _images(a, b, image)
         if a.ndim > 1:
-            channels = "input channels in reverse order" + (": RGB against BGR" if a.shape[1] == 3 else "")
-            yield Arrangement(f"the order of their {channels}", a, b[:, ::-1])
+            colours = ": RGB against BGR" if a.shape[1] == 3 else ""
+            yield Arrangement(f"the order of their input channels, which is reversed{colours}", a, b[:, ::-1])
             yield Arrangement("the order of their outputs, which is reversed", a, b[::-1])
     if sorted(a.shape) != sorted(b.shape) or not 2 <= a.ndim <= 5:
         return
