@@ -27,7 +27,10 @@ def statistics(ratio, **fields):
 def layer(name, op, ratio, b=None, shape=(1, 8, 7, 7), **fields):
     found = None if ratio is None else statistics(ratio)
     ok = ratio is not None and ratio <= 1
-    return LayerRow(name, name if b is None else b, op, shape, found, **({"ok": ok} | fields))
+    why = (
+        "" if ok or ratio is None else f"output {name} at [0, 3, 1, 2] is 0.7, expected 0.5: {ratio:g} times the bound"
+    )
+    return LayerRow(name, name if b is None else b, op, shape, found, **({"ok": ok, "reason": why} | fields))
 
 
 def rows(*ratios):

@@ -48,7 +48,7 @@ def test_the_message_of_a_failure(found):
         "  b.onnx: normal form DIFFERENT: 2 differences, 1 of them harmless\n"
         "  b.onnx: numerics DIFFERENT: output fc at [0, 1] is 0.5, expected 0.7 +- 5e-06\n"
         "  first that differs: conv2 (Conv)\n"
-        "    at [0, 3, 1, 2] 0.5 in a.onnx, 0.7 in b.onnx, bound 5e-06: 4e+04 times the bound\n"
+        "    output conv2 at [0, 3, 1, 2] is 0.7, expected 0.5: 40000 times the bound\n"
         "  - b.onnx pads 0,0,1,1 where a.onnx pads 1,1,1,1.\n"
         "to see all of it and shrink it: xframe check a.onnx 'my port.onnx' --seed 7 --runner ort:all"
         " --level normal-form,numerics --reduce out/"

@@ -83,9 +83,8 @@ def _comparison(comparison: Comparison, first: str) -> Iterator[str]:
             yield words.clean(start + words.why(verdict, comparison))
     row = comparison.first_divergence
     if row is not None:
-        yield f"  first that differs: {words.layer(row, comparison.name)}" + (f": {row.reason}" if row.reason else "")
-        if row.statistics is not None:
-            yield f"    {words.deviation(row.statistics, first, comparison.name)}"
+        yield f"  first that differs: {words.layer(row, comparison.name)}"
+        yield f"    {next(words.deviation(row, first, comparison.name))}"
     telling = [d for d in words.sentences(comparison) if not d.harmless]
     for difference in telling[:SHOWN]:
         yield f"  - {words.clean(difference.text)}"

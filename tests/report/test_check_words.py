@@ -37,6 +37,10 @@ NAN = samples.comparison(
             samples.check(runs=[samples.run(), samples.run(runner="ort disabled", own=0.5)]),
             "equivalent: a.onnx gives its float64 result under ort all and ort disabled, at most 0.5 of the bound",
         ),
+        (
+            samples.check(samples.comparison(outputs=(samples.layer("fc", "Gemm", 0.0),))),
+            "equivalent: b.onnx computes what a.onnx computes, exactly",
+        ),
         (samples.unequal(), "NOT equivalent: b.onnx parts from a.onnx at conv2 (Conv): 4e+04 times the bound"),
         (
             samples.check(samples.unequal().comparisons[0], dataclasses.replace(OTHER_INPUTS, name="c.onnx")),
@@ -44,7 +48,11 @@ NAN = samples.comparison(
         ),
         (samples.check(OTHER_INPUTS), "NOT equivalent: the signatures of a.onnx and b.onnx differ: 2 inputs against 1"),
         (samples.check(GRADIENTS), "NOT equivalent: the gradients of a.onnx and b.onnx differ: that of conv1.weight"),
-        (samples.check(NAN), "NOT equivalent: b.onnx parts from a.onnx at conv1 (Conv): not a finite number"),
+        (
+            samples.check(NAN),
+            "NOT equivalent: b.onnx parts from a.onnx at conv1 (Conv): output conv1 at [0, 3, 1, 2] is 0.7, expected 0.5:"
+            " nan times the bound",
+        ),
         (
             samples.check(samples.comparison(), runs=[samples.run(own=3.0, first=3.0, blamed="conv1 (Conv)")]),
             "NOT equivalent: ort all on a.onnx leaves the float64 result of its own graph, first at conv1 (Conv)",
@@ -96,6 +104,28 @@ def test_a_name_from_a_model_stays_on_its_line():
     evil = samples.comparison("b\x1b[2J\n\u202e.onnx", states=("equivalent", "equivalent", "unchecked"))
     assert words.headline(samples.check(evil)).isprintable()
     assert words.layer(samples.layer("a\x07", "Co\nnv", 2.0)) == "a\N{REPLACEMENT CHARACTER} (Co nv)"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "fields", "state"),
+    [(0.5, {}, "same"), (5.0, {}, "DIFFERENT"), (None, {}, "UNCHECKED"), (None, {"ok": True}, "UNCHECKED"),
+     (0.5, {"reason": "its bound is larger than every value"}, "UNCHECKED"), (float("nan"), {}, "DIFFERENT")],
+)  # fmt: skip
+def test_a_layer_that_was_not_compared_is_neither_the_same_nor_different(ratio, fields, state):
+    row = samples.layer("conv1", "Conv", ratio, **fields)
+    assert words.row_state(row) == state
+    one = samples.comparison(layers=(row,))
+    assert one.first_divergence == (row if state == "DIFFERENT" else None)
+    assert words.around((row,))[1] == ((row,) if state == "DIFFERENT" else ())
+
+
+def test_a_layer_as_far_as_it_is_off():
+    wrong, plain = samples.layer("conv1", "Conv", 4e4), samples.layer("conv1", "Conv", 4e4, reason="")
+    whole = "max abs 0.2, max rel 40, RMS 0.04, cosine 0.99; ULPs 0 / 1 / 2 / 4e+05 (50, 90, 99, 100 %)"
+    assert list(words.deviation(wrong, "a", "b")) == [wrong.reason, whole]
+    worst = "at [0, 3, 1, 2] 0.5 in a, 0.7 in b, bound 5e-06: 4e+04 times the bound"
+    assert list(words.deviation(plain, "a", "b")) == [worst, whole]
+    assert list(words.deviation(samples.layer("conv1", "Conv", None), "a", "b")) == ["not compared"]
 
 
 def test_a_layer_is_named_as_both_files_name_it():

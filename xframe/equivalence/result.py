@@ -113,8 +113,9 @@ class Comparison:
 
     @property
     def first_divergence(self) -> LayerRow | None:
-        """The first layer, in topological order, that differs."""
-        return next((row for row in (*self.layers, *self.outputs) if not row.ok), None)
+        """The first layer, in topological order, that differs; one without statistics could not be compared."""
+        rows = (*self.layers, *self.outputs)
+        return next((row for row in rows if not row.ok and row.statistics is not None), None)
 
     def level(self, level: Level) -> LevelVerdict | None:
         return next((v for v in self.levels if v.level is level), None)

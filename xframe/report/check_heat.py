@@ -51,15 +51,15 @@ def _cell(column: Column, row: LayerRow | None, name: str) -> str:
         return '<td class="h absent" title="no such layer here">·</td>'
     where = f"{words.layer(row, column.subject)} {'x'.join(map(str, row.shape))}"
     who = f"{column.subject} {column.runner or 'float64'} against {column.against}"
-    details = [f"{where}, {who}: {words.row_state(row)}", row.reason]
+    state = words.row_state(row)
+    details = [f"{where}, {who}: {state}", *words.deviation(row, column.against, column.subject)]
     text, kind = "?", "unknown"
-    if row.statistics is not None:
-        if not row.ok or words.row_state(row) == "same":
-            text, kind = words.number(row.statistics.ratio), step(row.statistics.ratio)
-        details += [words.deviation(row.statistics, column.against, column.subject), words.aggregate(row.statistics)]
-    shown = esc(text if row.ok else f"× {text}")
-    shown += tag("span", esc(". ".join(d for d in details if d)), cls="tip", role="tooltip", id=name)
-    return tag("td", shown, cls=f"h {kind}{'' if row.ok else ' beyond'}", tabindex="0", aria_describedby=name)
+    if row.statistics is not None and state != "UNCHECKED":
+        text, kind = words.number(row.statistics.ratio), step(row.statistics.ratio)
+    beyond = state == "DIFFERENT"
+    shown = esc(f"× {text}" if beyond else text)
+    shown += tag("span", esc(". ".join(details)), cls="tip", role="tooltip", id=name)
+    return tag("td", shown, cls=f"h {kind}{' beyond' if beyond else ''}", tabindex="0", aria_describedby=name)
 
 
 def _legend() -> str:

@@ -68,10 +68,9 @@ def _comparison(comparison: Comparison, first: str) -> str:
     ))  # fmt: skip
     row = comparison.first_divergence
     if row is not None:
-        told = [f"first that differs: {words.layer(row, comparison.name)}", row.reason]
-        if row.statistics is not None:
-            told += [words.deviation(row.statistics, first, comparison.name), words.aggregate(row.statistics)]
-        parts.append(tag("p", "<br>".join(esc(t) for t in told if t)))
+        told = [f"first that differs: {words.layer(row, comparison.name)}"]
+        told += words.deviation(row, first, comparison.name)
+        parts.append(tag("p", "<br>".join(map(esc, told))))
     return "".join(parts)
 
 

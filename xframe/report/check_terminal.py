@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TextIO
 
 from rich.console import Console
@@ -80,16 +80,13 @@ class _Report:
         rows = (*comparison.layers, *comparison.outputs)
         row = comparison.first_divergence
         if row is None:
-            nearest = words.closest(rows)
-            if nearest is not None and nearest.statistics is not None:
-                share = words.number(nearest.statistics.ratio)
-                told = f"{len(rows)} layers and outputs compared, none differs; nearest to its bound:"
-                self.head(f"{told} {words.layer(nearest, comparison.name)}, {share} of it", "  ", "")
+            if rows:
+                self.head(_agreement(rows, comparison.name), "  ", "")
             return
         at = rows.index(row) + 1
         shape = "x".join(map(str, row.shape)) or "scalar"
         self.head(f"first that differs: {words.layer(row, comparison.name)}, {shape}, {at} of {len(rows)}", "  ", "")
-        for line in _numbers(row, first, comparison.name):
+        for line in words.deviation(row, first, comparison.name):
             self.say(line, start="    ")
         start, shown = words.around(rows)
         self._console.print()
@@ -103,12 +100,16 @@ class _Report:
                 self.say(words.conclusion(run, first), start="  - ")
 
 
-def _numbers(row: LayerRow, first: str, second: str) -> Iterator[str]:
-    if row.reason:
-        yield row.reason
-    if row.statistics is not None:
-        yield words.deviation(row.statistics, first, second)
-        yield words.aggregate(row.statistics)
+def _agreement(rows: Sequence[LayerRow], name: str) -> str:
+    """How near layers of which none differs came to it."""
+    compared = [row for row in rows if words.row_state(row) == "same"]
+    told = f"{len(compared)} of {len(rows)} layers and outputs compared, none differs"
+    nearest = words.closest(compared)
+    if nearest is None or nearest.statistics is None:
+        return told
+    if not nearest.statistics.ratio:
+        return f"{told}: they are exactly the same"
+    return f"{told}; nearest to its bound: {words.layer(nearest, name)}, {words.number(nearest.statistics.ratio)} of it"
 
 
 def _layer_table(rows: Sequence[LayerRow], start: int) -> Table:

@@ -56,7 +56,7 @@ def _agreement(check: Check, first: str) -> str:
         share = f", at most {number(max(runs))} of the bound" if runs else ""
         return f"{first} gives its float64 result under {_listed([r.runner for r in check.runs])}{share}"
     names = [c.name for c in check.comparisons]
-    share = f", within {number(max(ratios))} of the float32 bound" if ratios else ""
+    share = f", within {number(max(ratios))} of the float32 bound" if any(ratios) else ", exactly" if ratios else ""
     return f"{_listed(names)} {'computes' if len(names) == 1 else 'compute'} what {first} computes{share}"
 
 
@@ -99,15 +99,17 @@ def why(verdict: LevelVerdict, comparison: Comparison) -> str:
     if verdict.level is not Level.NORMAL_FORM or verdict.state is not State.DIFFERENT or not verdict.differences:
         return verdict.reason or "-"
     count, harmless = len(verdict.differences), sum(d.harmless for d in verdict.differences)
-    told = f"{count} difference{'s' if count > 1 else ''}, {harmless or 'none'} of them harmless"
+    told = f"{count} differences" if count > 1 else "1 difference"
+    if harmless:
+        told += ", harmless" if harmless == count else f", {harmless} of them harmless"
     return told + (": another way to write the same function" if judged(comparison) is State.EQUIVALENT else "")
 
 
 def row_state(row: LayerRow) -> str:
-    """Of one layer. One that does not differ, but has no numbers or a reason, was not compared."""
-    if not row.ok:
-        return "DIFFERENT"
-    return "UNCHECKED" if row.statistics is None or row.reason else "same"
+    """Of one layer. Without numbers nothing could be told; nor where one that does not differ has a reason."""
+    if row.statistics is None or (row.ok and row.reason):
+        return "UNCHECKED"
+    return "same" if row.ok else "DIFFERENT"
 
 
 def layer(row: LayerRow, other: str = "") -> str:
@@ -124,14 +126,17 @@ def short(row: LayerRow) -> str:
     return f"{number(row.statistics.ratio)} times the bound"
 
 
-def deviation(statistics: Statistics, first: str, second: str) -> str:
-    """The worst element, as a sentence."""
-    s = statistics
-    where = f"at {list(s.at)} " if s.at else ""
-    return clean(
-        f"{where}{s.first:.9g} in {first}, {s.second:.9g} in {second}, bound {number(s.bound)}:"
-        f" {number(s.ratio)} times the bound"
-    )
+def deviation(row: LayerRow, first: str, second: str) -> Iterator[str]:
+    """How far a layer is off: its worst element, then the tensor as a whole."""
+    s = row.statistics
+    if row.reason or s is None:
+        yield clean(row.reason or "not compared")
+    else:
+        where = f"at {list(s.at)} " if s.at else ""
+        bound = f"bound {number(s.bound)}: {number(s.ratio)} times the bound"
+        yield clean(f"{where}{s.first:.9g} in {first}, {s.second:.9g} in {second}, {bound}")
+    if s is not None:
+        yield aggregate(s)
 
 
 def aggregate(statistics: Statistics) -> str:
@@ -169,8 +174,8 @@ def closest(rows: Sequence[LayerRow]) -> LayerRow | None:
 
 
 def around(rows: Sequence[LayerRow], before: int = 2, after: int = 3) -> tuple[int, Sequence[LayerRow]]:
-    """The rows about the first one that differs and the index of the first of them; none where all are fine."""
-    at = next((i for i, row in enumerate(rows) if not row.ok), None)
+    """The rows about the first one that differs and the index of the first of them; none where no one does."""
+    at = next((i for i, row in enumerate(rows) if row_state(row) == "DIFFERENT"), None)
     if at is None:
         return 0, ()
     start = max(at - before, 0)
