@@ -42,7 +42,9 @@ def statistics(first: Judged, second: np.ndarray) -> Statistics:
     at = tuple(map(int, np.unravel_index(np.argmax(share), share.shape)))
     size, off = np.abs(first.value), bool(deviation.any())
     counted = size > 0
-    relative = float((deviation[counted] / size[counted]).max()) if counted.any() else None
+    with np.errstate(invalid="ignore", over="ignore"):
+        shared = np.where(np.isfinite(deviation), deviation / np.where(counted, size, 1.0), np.inf)[counted]
+    relative = float(shared.max()) if shared.size else None
     return Statistics(
         max_abs=float(deviation.max()),
         max_rel=relative,
