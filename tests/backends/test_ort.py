@@ -13,7 +13,7 @@ from tests.lowering import zoo
 from xframe import artifact
 from xframe.backends import ort
 from xframe.errors import NotHonoured, Unavailable, Unsupported, UsageError, XframeError
-from xframe.types import ConvSite, Plan
+from xframe.types import OPTIMIZATIONS, ConvSite, Plan
 
 AUTO = Plan()
 SHAPE = (1, 3, 9, 9)
@@ -46,6 +46,18 @@ def save(nodes, path, in_shape, out_shape, inits=(), **opsets):
     )
     imports = [helper.make_opsetid("", 17), *(helper.make_opsetid(d, v) for d, v in opsets.items())]
     onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=9), path)
+
+
+@pytest.mark.parametrize("label", [*OPTIMIZATIONS, "auto"])
+def test_a_plans_label_is_the_optimisation_level(model, label):
+    built = ort.OnnxRuntime().compile(model, Plan(label), "cpu", 1)
+    wanted = "DISABLE_ALL" if label == "disabled" else f"ENABLE_{'ALL' if label == 'auto' else label.upper()}"
+    assert built.environment["optimization_level"] == f"ORT_{wanted}"
+    built.bind([feed(0)])
+    built.step()
+    kernels = {k.name.split()[0] for k in built.profile()}
+    assert ("Relu" in kernels) == (label in ("disabled", "basic"))  # else it is in the convolution
+    built.close()
 
 
 @pytest.fixture

@@ -70,7 +70,8 @@ class WrongFusion(Honest):
     """Fuses the activation into the first convolution, and gets it wrong, unless its result is an output."""
 
     def made(self, graph, plan):
-        fused = [n for n in graph.nodes if n.op == "Relu" and n.inputs[0] == "c1" and "c1" not in graph.outputs]
+        made = {n.outputs[0] for n in graph.nodes if n.name == "conv1"} - set(graph.outputs)
+        fused = [n for n in graph.nodes if n.op == "Relu" and n.inputs[0] in made]
         right = OPERATORS["Relu"]
 
         def relu(node, args, roundings):
