@@ -40,11 +40,15 @@ def _versions(row: Row) -> dict[str, str | None]:
 
 
 def _sources(row: Row) -> str:
-    """Hash over the Python files beside the plugin (the exporter and its helpers), and of the one that stamps."""
+    """Hash over the Python files beside the plugin (the exporter and its helpers), and of the one that stamps.
+
+    What takes in models of the user's (``*_live.py``) has no part in exports of ours.
+    """
     digest = hashlib.sha256()
     spec = importlib.util.find_spec(row.where.partition(":")[0])
     if spec is not None and spec.origin:
-        for source in [*sorted(Path(spec.origin).parent.glob("*.py")), Path(artifact.__file__)]:
+        beside = [p for p in sorted(Path(spec.origin).parent.glob("*.py")) if not p.stem.endswith("_live")]
+        for source in [*beside, Path(artifact.__file__)]:
             digest.update(source.name.encode() + b"\0" + source.read_bytes())
     return digest.hexdigest()
 

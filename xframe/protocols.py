@@ -1,10 +1,10 @@
-"""The four contracts that plugins fulfil. They never time themselves, never print, and never import each other.
+"""The five contracts that plugins fulfil. They never time themselves, never print, and never import each other.
 
 Arrays cross these contracts as float32 numpy arrays; images are NCHW on the framework side ("canonical") and in the
 artifact's own declared layout on the backend side (the worker converts, outside any timed region).
 """
 
-from typing import Any, FrozenSet, List, Mapping, Optional, Sequence
+from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
 from xframe.types import Artifact, ConvSite, Device, Kernel, ModelSpec, Plan, SiteRecord
 
@@ -50,6 +50,34 @@ class Framework(Protocol):
 
     def export(self, spec: ModelSpec, weights: Mapping[str, Any], batch: int) -> Any:
         """The network as an ``onnx.ModelProto`` with a fixed batch, made by the framework's own export route."""
+
+
+class Live(Protocol):
+    """A model that lives in this process, given by the user or made of a spec. Its feeds are lists of float32 arrays in
+    the model's own order and layout, and so are its outputs. It runs in the mode it was left in.
+
+    ``kind`` says what it is ("torch.nn.Module"); ``notes`` what a reader of a result should know about it.
+    """
+
+    kind: str
+    notes: Sequence[str]
+
+    @classmethod
+    def from_spec(cls, spec: ModelSpec, weights: Mapping[str, Any], batch: int) -> "Live":
+        """The registered network, with inputs and weights as the framework's own export has them."""
+
+    def shapes(self) -> Optional[List[Tuple[Optional[int], ...]]]:
+        """Shapes of the inputs, None for a free dimension; None when only its author knows."""
+
+    def export(self, feeds: List[Any]) -> Any:
+        """An ``onnx.ModelProto`` for inputs of the shapes of ``feeds``, in the same mode."""
+
+    def run(self, feeds: List[Any]) -> List[Any]:
+        """The outputs as numpy arrays. Leaves the model as it was: no statistics move."""
+
+    def gradients(self, feeds: List[Any], cotangents: List[Any]) -> Tuple[List[Any], Dict[str, Any]]:
+        """Gradients of sum(cotangent * output) by the inputs, and by the weights under the names, and in the
+        layouts, of the initializers of the export where that can be told."""
 
 
 class Backend(Protocol):

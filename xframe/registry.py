@@ -35,6 +35,13 @@ BACKENDS: Dict[str, Row] = {
     "tvm": Row("xframe.backends.tvm:Tvm", ("tvm_ffi",), "tvm"),
 }
 
+#: Models that live in this process, by the framework that they are of; their classes are made of such a model.
+LIVE: Dict[str, Row] = {
+    "pytorch": FRAMEWORKS["pytorch"]._replace(where="xframe.frameworks.pytorch_live:Module"),
+    "tensorflow": FRAMEWORKS["tensorflow"]._replace(where="xframe.frameworks.tensorflow_live:Model"),
+    "jax": FRAMEWORKS["jax"]._replace(where="xframe.frameworks.jax_live:Function"),
+}
+
 LOWERINGS: Dict[str, Row] = {
     "gemm": Row("xframe.lowering.gemm:Gemm", ("tvm",), "tvm", ("im2col",)),
     "direct": Row("xframe.lowering.direct:Direct", ("tvm",), "tvm"),
@@ -60,7 +67,12 @@ def resolve(table: Dict[str, Row], name: str, what: str) -> str:
 
 
 def load(table: Dict[str, Row], name: str) -> Any:
-    """An instance of the plugin registered as ``name``.
+    """An instance of the plugin registered as ``name``. Raises Unavailable as :func:`load_class` does."""
+    return load_class(table, name)()
+
+
+def load_class(table: Dict[str, Row], name: str) -> Any:
+    """The class of the plugin registered as ``name``.
 
     Raises
     ------
@@ -77,4 +89,4 @@ def load(table: Dict[str, Row], name: str) -> Any:
                 % (name, module, e, row.extra)
             ) from e
     module, cls = row.where.split(":")
-    return getattr(importlib.import_module(module), cls)()
+    return getattr(importlib.import_module(module), cls)

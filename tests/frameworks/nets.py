@@ -91,6 +91,21 @@ TRAPS = {
 }
 
 
+#: To be differentiated too. TensorFlow has no kernels for that on a CPU where there are groups.
+SMALL = ModelSpec(
+    "small",
+    (3, 8, 7),
+    (
+        layer("conv", "conv", out=4, kernel=3, pads=1, stride=2),
+        layer("bn", "batchnorm"),
+        layer("relu", "relu"),
+        layer("grouped", "conv", out=6, kernel=3, pads=1, groups=2),
+        layer("flatten", "flatten"),
+        layer("fc", "fc", out=5),
+    ),
+)
+
+
 def random_net(seed):
     """A convolution and two poolings of random geometry."""
     rng = np.random.default_rng(seed)

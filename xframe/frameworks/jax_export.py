@@ -1,6 +1,6 @@
 """JAX to ONNX: a walk over the jaxpr of a function, one row of a table per primitive of convolutional networks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -82,6 +82,21 @@ def _power(g: Graph, eqn: Any, x: Tensor) -> Tensor:
 
 def _rsqrt(g: Graph, eqn: Any, x: Tensor) -> Tensor:
     return _out(eqn, g.add("Reciprocal", g.add("Sqrt", x.name)), x.perm)
+
+
+def _erfc(g: Graph, eqn: Any, x: Tensor) -> Tensor:
+    return _out(eqn, g.add("Sub", Const(np.asarray(1, x.dtype)), g.add("Erf", x.name)), x.perm)
+
+
+def _log1p(g: Graph, eqn: Any, x: Tensor) -> Tensor:
+    return _out(eqn, g.add("Log", g.add("Add", x.name, Const(np.asarray(1, x.dtype)))), x.perm)
+
+
+def _slice(g: Graph, eqn: Any, x: Tensor) -> Tensor:
+    p, steps = eqn.params, eqn.params["strides"] or (1,) * len(x.shape)
+    bounds = [_ints([values[axis] for axis in x.perm]) for values in (p["start_indices"], p["limit_indices"])]
+    axes = _ints(range(len(x.perm)))
+    return _out(eqn, g.add("Slice", x.name, *bounds, axes, _ints([steps[axis] for axis in x.perm])), x.perm)
 
 
 def _same(g: Graph, eqn: Any, x: Tensor) -> Tensor:
@@ -201,6 +216,7 @@ _ELEMENTWISE = {
     "add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "max": "Max", "min": "Min", "pow": "Pow", "exp": "Exp",
     "log": "Log", "sqrt": "Sqrt", "neg": "Neg", "abs": "Abs", "tanh": "Tanh", "logistic": "Sigmoid", "gt": "Greater",
     "ge": "GreaterOrEqual", "lt": "Less", "le": "LessOrEqual", "eq": "Equal", "select_n": "Where",
+    "erf": "Erf", "sin": "Sin", "cos": "Cos", "floor": "Floor", "ceil": "Ceil", "sign": "Sign",
 }  # fmt: skip
 
 #: Primitive -> what adds its nodes, given the graph, the equation and its input values (at least one is a Tensor).
@@ -209,6 +225,9 @@ PRIMITIVES: dict[str, Callable[..., Value]] = {
     "integer_pow": _power,
     "square": _power,
     "rsqrt": _rsqrt,
+    "erfc": _erfc,
+    "log1p": _log1p,
+    "slice": _slice,
     **dict.fromkeys(("copy", "copy_p", "stop_gradient", "optimization_barrier"), _same),
     "convert_element_type": _cast,
     "clamp": _clamp,
@@ -222,6 +241,7 @@ PRIMITIVES: dict[str, Callable[..., Value]] = {
     "broadcast_in_dim": _broadcast,
     "reduce_sum": _reduce("ReduceSum"),
     "reduce_max": _reduce("ReduceMax"),
+    "reduce_min": _reduce("ReduceMin"),
     "concatenate": _concatenate,
     "pad": _pad,
 }
@@ -290,8 +310,18 @@ def walk(g: Graph, jaxpr: Any, consts: list[Value], args: list[Value]) -> list[V
 
 
 def to_onnx(function: Callable[..., Any], params: Any, shape: tuple[int, ...], dtype: str = "float32") -> Any:
-    """``function(params, x)`` as an ``onnx.ModelProto``: ``params`` (a pytree) become initializers, named after their
-    keys; ``x`` is the input ``input``, of static ``shape``; the one result is ``output``.
+    """``function(params, x)`` of one array with one result as :func:`convert` writes it: ``input`` and ``output``."""
+    return convert(function, params, {"input": (shape, dtype)}, ["output"])
+
+
+def convert(
+    function: Callable[..., Any],
+    params: Any,
+    inputs: Mapping[str, tuple[tuple[int, ...], str]],
+    outputs: Sequence[str],
+) -> Any:
+    """``function(params, *inputs)`` as an ``onnx.ModelProto``: ``params`` (a pytree) become initializers, named after
+    their keys; the inputs have static shapes; the leaves of the result are the outputs.
 
     Constants are folded, axes are kept channels-first inside (transposes only where the order matters), bias additions
     are merged into Conv and Gemm.
@@ -299,19 +329,24 @@ def to_onnx(function: Callable[..., Any], params: Any, shape: tuple[int, ...], d
     Raises
     ------
     Unsupported
-        The function uses a primitive with no ONNX form here, named in the message, or gives several results.
+        The function uses a primitive with no ONNX form here, named in the message, gives another number of results, or
+        one that does not depend on the inputs.
     """
-    leaves, _ = jax.tree_util.tree_flatten_with_path(params)
-    like = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for _, leaf in leaves]
+    leaves, tree = jax.tree_util.tree_flatten_with_path(params)
+    like = [jax.ShapeDtypeStruct(np.shape(leaf), jax.numpy.result_type(leaf)) for _, leaf in leaves]
     with jax.default_matmul_precision("highest"):
-        closed = jax.make_jaxpr(function)(jax.tree.unflatten(jax.tree.structure(params), like),
-                                          jax.ShapeDtypeStruct(shape, dtype))  # fmt: skip
+        closed = jax.make_jaxpr(function)(
+            jax.tree.unflatten(tree, like), *(jax.ShapeDtypeStruct(*kind) for kind in inputs.values())
+        )
     g = Graph()
     args: list[Value] = [
-        Const(np.asarray(leaf), jax.tree_util.keystr(path, simple=True, separator=".")) for path, leaf in leaves
+        Const(np.asarray(leaf, kind.dtype), jax.tree_util.keystr(path, simple=True, separator=".") or "weight")
+        for (path, leaf), kind in zip(leaves, like, strict=True)
     ]
-    args.append(g.input("input", shape, dtype))
-    outputs = walk(g, closed.jaxpr, [Const(np.asarray(c)) for c in closed.consts], args)
-    if len(outputs) != 1 or not isinstance(outputs[0], Tensor):
-        raise _refuse("its result", "must be one array that depends on the input")
-    return g.finish({"output": outputs[0]})
+    args += [g.input(name, *kind) for name, kind in inputs.items()]
+    made = walk(g, closed.jaxpr, [Const(np.asarray(c)) for c in closed.consts], args)
+    results = [value for value in made if isinstance(value, Tensor)]
+    if len(results) != len(made) or len(made) != len(outputs):
+        number = "one array that depends" if len(outputs) == 1 else f"{len(outputs)} arrays that depend"
+        raise _refuse("its result", f"must be {number} on the input")
+    return g.finish(dict(zip(outputs, results, strict=True)))

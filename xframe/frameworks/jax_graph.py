@@ -129,6 +129,7 @@ class Graph:
                 self.nodes.append(Node("Identity", [made], name))
             else:
                 renamed[made] = name
+        taken = {*outputs, *(i.name for i in self.inputs), *(node.output for node in self.nodes)}
         initializers: dict[str, Const] = {}
         names: dict[int, str] = {}
 
@@ -137,7 +138,7 @@ class Graph:
                 return renamed.get(value, value)
             if id(value) not in names:
                 tries = itertools.chain([value.name], (f"{value.name}_{i}" for i in itertools.count(1)))
-                names[id(value)] = next(n for n in tries if n not in initializers)
+                names[id(value)] = next(n for n in tries if n not in initializers and n not in taken)
                 initializers[names[id(value)]] = value
             return names[id(value)]
 

@@ -1,7 +1,7 @@
 """tf2onnx in seconds: a network is converted with its weights as inputs, which become initializers afterwards."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,10 +54,11 @@ def _fill(graph: onnx.GraphProto, origin: dict[str, str], weights: Mapping[str, 
         field.extend(items)
 
 
-def _rename(graph: onnx.GraphProto, origin: dict[str, str]) -> None:
+def _rename(graph: onnx.GraphProto, inputs: Iterable[str], origin: dict[str, str], outputs: Sequence[str]) -> None:
     """Name what tf2onnx made after its operator: its own names count on from one export to the next, and a model's hash
     should not."""
-    names = {"input": "input", graph.output[0].name: "output", **{name: name for name in origin.values()}}
+    names = {name: name for name in (*inputs, *origin.values())}
+    names |= {value.name: name for value, name in zip(graph.output, outputs, strict=True)}
     for i, item in enumerate(graph.initializer):
         item.name = names.setdefault(item.name, f"constant_{i}")
     for i, node in enumerate(graph.node):
@@ -67,9 +68,40 @@ def _rename(graph: onnx.GraphProto, origin: dict[str, str]) -> None:
     for node in graph.node:
         for field in (node.input, node.output):
             field[:] = [names[name] if name else "" for name in field]
-    graph.output[0].name = "output"
+    for value, name in zip(graph.output, outputs, strict=True):
+        value.name = name
     graph.name, graph.doc_string = "tensorflow", ""
     del graph.value_info[:]
+
+
+def convert(
+    function: Callable[..., Any],
+    inputs: Mapping[str, Sequence[int]],
+    weights: Mapping[str, np.ndarray],
+    outputs: Sequence[str],
+) -> onnx.ModelProto:
+    """``function(*inputs, *weights)``, which gives a list of tensors, as a model with those inputs and outputs.
+
+    The weights become initializers of their names, rearranged as the graph asks for.
+    """
+    signature = [tf.TensorSpec(shape, tf.float32, name=name) for name, shape in inputs.items()]
+    signature += [tf.TensorSpec(w.shape, tf.float32, name=f"weight_{i}") for i, w in enumerate(weights.values())]
+    traced = tf.function(function, input_signature=signature, autograph=False)
+    logger = logging.getLogger("tf2onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        model, _ = tf2onnx.convert.from_function(traced, input_signature=signature, opset=OPSET)
+    finally:
+        logger.setLevel(level)
+    graph = model.graph
+    origin = {f"weight_{i}": name for i, name in enumerate(weights)}
+    _fill(graph, origin, weights)
+    _rename(graph, inputs, origin, outputs)
+    used = {node.domain for node in graph.node}
+    for opset in [o for o in model.opset_import if o.domain not in used]:
+        model.opset_import.remove(opset)
+    return model
 
 
 def export(
@@ -77,18 +109,9 @@ def export(
 ) -> onnx.ModelProto:
     """``network(spec, weights, x)`` as a model with the input ``input`` (NHWC) and the output ``output``."""
     channels, height, width = spec.input
-    signature = [tf.TensorSpec((batch, height, width, channels), tf.float32, name="input")]
-    signature += [tf.TensorSpec(w.shape, tf.float32, name=f"weight_{i}") for i, w in enumerate(weights.values())]
-    function = tf.function(
-        lambda x, *ws: network(spec, dict(zip(weights, ws, strict=True)), x), input_signature=signature, autograph=False
+    return convert(
+        lambda x, *ws: [network(spec, dict(zip(weights, ws, strict=True)), x)],
+        {"input": (batch, height, width, channels)},
+        weights,
+        ["output"],
     )
-    logging.getLogger("tf2onnx").setLevel(logging.ERROR)
-    model, _ = tf2onnx.convert.from_function(function, input_signature=signature, opset=OPSET)
-    graph = model.graph
-    origin = {f"weight_{i}": name for i, name in enumerate(weights)}
-    _fill(graph, origin, weights)
-    _rename(graph, origin)
-    used = {node.domain for node in graph.node}
-    for opset in [o for o in model.opset_import if o.domain not in used]:
-        model.opset_import.remove(opset)
-    return model
