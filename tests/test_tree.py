@@ -39,10 +39,10 @@ WORKER = ["xframe.worker", "xframe.types", "xframe.errors", "xframe.registry", "
 #: The plugin folders, and what several plugins of a folder share.
 PLUGINS = {
     "frameworks": {
-        "pytorch": ["pytorch"],
-        "torch.compile": ["pytorch"],
-        "tensorflow": ["tensorflow", "tensorflow_export"],
-        "jax": ["jax", "jax_export", "jax_graph"],
+        "pytorch": ["pytorch", "pytorch_live"],
+        "torch.compile": ["pytorch", "pytorch_live"],
+        "tensorflow": ["tensorflow", "tensorflow_export", "tensorflow_live"],
+        "jax": ["jax", "jax_export", "jax_graph", "jax_live"],
     },
     "backends": {"openvino": ["openvino"], "ort": ["ort"], "tvm": ["tvm"]},
     "lowering": {name: [name] for name in registry.LOWERINGS},
@@ -101,6 +101,8 @@ def test_every_registered_plugin_is_known_here():
     ):
         assert set(PLUGINS[folder]) == set(table)
         assert all(row.where.startswith(f"xframe.{folder}.") for row in table.values())
+    for name, row in registry.LIVE.items():
+        assert row.where.partition(":")[0].removeprefix("xframe.frameworks.") in PLUGINS["frameworks"][name]
 
 
 @pytest.mark.parametrize("path", [p for p in SOURCES if module(p).startswith(tuple(WORKER))], ids=module)
