@@ -50,8 +50,8 @@ NAN = samples.comparison(
         (samples.check(GRADIENTS), "NOT equivalent: the gradients of a.onnx and b.onnx differ: that of conv1.weight"),
         (
             samples.check(NAN),
-            "NOT equivalent: b.onnx parts from a.onnx at conv1 (Conv): output conv1 at [0, 3, 1, 2] is 0.7, expected 0.5:"
-            " nan times the bound",
+            "NOT equivalent: b.onnx parts from a.onnx at conv1 (Conv): output conv1 at [0, 3, 1, 2] is 0.7, expected"
+            " 0.5: nan times the bound",
         ),
         (
             samples.check(samples.comparison(), runs=[samples.run(own=3.0, first=3.0, blamed="conv1 (Conv)")]),
