@@ -15,7 +15,9 @@ from xframe import environment
 from xframe.check import candidates, gradients, numerics
 from xframe.check import inputs as giving
 from xframe.check.engine import Runner
-from xframe.check.signature import Binding, Signature, align, relaid
+from xframe.check.reduce import reduce as reduce_pair
+from xframe.check.reduce import reduce_run
+from xframe.check.signature import Signature, align, relaid
 from xframe.check.subjects import Opened, expand, open_all
 from xframe.equivalence.graph import Graph
 from xframe.equivalence.reference import Judged, Reference
@@ -107,7 +109,7 @@ def check_equivalence(
         checker = _Checker(opened, feeds, asked, names or {}, layouts or {}, fold_batchnorm, told)
         comparisons = tuple(checker.comparison(other, seed) for other in opened[1:])
         runs = tuple(row for one in opened for row in checker.runs(one, runners))
-        notes = () if reduce is None else checker.reduced(comparisons, runs, Path(reduce))
+        notes = () if reduce is None else (checker.reduced(opened, comparisons, runs, Path(reduce)),)
         inside = [replace(o.subject, path="") if folder in o.subject.path else o.subject for o in opened]
         return Check(tuple(inside), comparisons, runs, words, notes, environment.versions())
 
@@ -204,8 +206,7 @@ class _Checker:
         try:
             pair = self._pair(other)
             found = self._match(other)
-            canonical_feeds = [_canonical_feed(self.first, feed, signature.inputs) for feed in self.feeds]
-            layers = numerics.layers(*pair, found, canonical_feeds)
+            layers = numerics.layers(*pair, found, [self._canonical(feed, signature) for feed in self.feeds])
         except XframeError as e:
             trouble = f"its layers could not be compared: {e}"
         state, reason = numerics.verdict(outputs, layers, self.first.subject.name)
@@ -213,35 +214,22 @@ class _Checker:
 
     def runs(self, opened: Opened, runners: Sequence[str]) -> list[RunRow]:
         """A row for each runner of one subject."""
-        name = opened.subject.name
+        name, signature = opened.subject.name, self._signatures.get(opened.subject.name)
         if not runners:
             return []
-        if opened is self.first:
-            try:
-                return candidates.rows(opened, runners, self.feeds, self.exact(opened), progress=self.told)
-            except XframeError as e:
-                if isinstance(e, UsageError):
-                    raise
-                return [RunRow(name, runner, State.UNCHECKED, str(e)) for runner in runners]
-        signature = self._signatures[name]
-        if not signature.aligned:
-            why = "inputs and outputs do not correspond: see the signature"
-            return [RunRow(name, runner, State.UNCHECKED, why) for runner in runners]
         try:
-            feeds = [signature.feed(feed) for feed in self.feeds]
+            if signature is None:
+                return candidates.rows(opened, runners, self.feeds, self.exact(opened), progress=self.told)
+            if not signature.aligned:
+                raise XframeError("inputs and outputs do not correspond: see the signature")
             first = [_in_order(e, self.first, opened, signature, forth=True) for e in self.exact(self.first)]
+            called = self.first.subject.name
             return candidates.rows(
-                opened,
-                runners,
-                feeds,
-                self.exact(opened),
-                first,
-                first_name=self.first.subject.name,
-                progress=self.told,
+                opened, runners, self._feeds(opened), self.exact(opened), first, first_name=called, progress=self.told
             )
+        except UsageError:
+            raise
         except XframeError as e:
-            if isinstance(e, UsageError):
-                raise
             return [RunRow(name, runner, State.UNCHECKED, str(e)) for runner in runners]
 
     def exact(self, opened: Opened) -> list[list[Judged]]:
@@ -249,10 +237,15 @@ class _Checker:
         name = opened.subject.name
         if name not in self._exact:
             self.told(f"{name}: float64 reference")
-            feeds = self.feeds if opened is self.first else [self._signatures[name].feed(f) for f in self.feeds]
             reference = Reference(opened.graph)
-            self._exact[name] = [reference.evaluate(feed) for feed in feeds]
+            self._exact[name] = [reference.evaluate(feed) for feed in self._feeds(opened)]
         return self._exact[name]
+
+    def _feeds(self, opened: Opened) -> Sequence[Feed]:
+        """The feeds as this subject orders them and lays them out."""
+        return (
+            self.feeds if opened is self.first else [self._signatures[opened.subject.name].feed(f) for f in self.feeds]
+        )
 
     def _match(self, other: Opened) -> Match:
         name = other.subject.name
@@ -285,15 +278,32 @@ class _Checker:
             )
         return self._normals[key]
 
-    def reduced(self, comparisons: Sequence[Comparison], runs: Sequence[RunRow], folder: Path) -> tuple[str, ...]:
+    def reduced(
+        self, opened: Sequence[Opened], comparisons: Sequence[Comparison], runs: Sequence[RunRow], folder: Path
+    ) -> str:
         """Write the smallest case of what differs first; what came of it, in words."""
-        return ()
+        subjects = {o.subject.name: o for o in opened}
+        try:
+            for found in comparisons:
+                numbers = found.level(Level.NUMERICS)
+                if numbers is not None and numbers.state is State.DIFFERENT:
+                    other = subjects[found.name]
+                    feeds = [self._canonical(feed, self._signatures[found.name]) for feed in self.feeds]
+                    pair, names = self._pair(other), (self.first.subject.name, found.name)
+                    made = reduce_pair(*pair, self._match(other), feeds, folder, names=names, progress=self.told)
+                    return made.sentence
+            for row in runs:
+                if row.blamed:
+                    one = subjects[row.subject]
+                    return reduce_run(one, row.runner, self._feeds(one), folder, progress=self.told).sentence
+        except XframeError as e:
+            return f"nothing smaller was written: {e}"
+        return "nothing to reduce: no numbers differ"
 
-
-def _canonical_feed(opened: Opened, feed: Feed, bindings: Sequence[Binding]) -> list[np.ndarray]:
-    """A feed of the first subject as its normal form takes it."""
-    given = dict(zip((p.name for p in opened.interface.inputs), feed, strict=True))
-    return [relaid(given[b.a], b.axes_a, ()) for b in bindings]
+    def _canonical(self, feed: Feed, signature: Signature) -> list[np.ndarray]:
+        """A feed of the first subject as its normal form takes it."""
+        given = dict(zip((p.name for p in self.first.interface.inputs), feed, strict=True))
+        return [relaid(given[b.a], b.axes_a, ()) for b in signature.inputs]
 
 
 def _in_order(
