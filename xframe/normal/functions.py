@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from xframe.equivalence.graph import Node
-from xframe.normal.draft import size
+from xframe.normal.draft import Axes, composed, inverse, size
 from xframe.normal.fusing import Fuser, Fusion
 from xframe.normal.patterns import limits
 
@@ -21,7 +21,8 @@ Array = np.ndarray
 
 def lrn(f: Fuser, node: Node) -> bool:
     """x / (bias + alpha / size * sum x^2 over neighbouring channels) ^ beta, written out."""
-    x, scale = node.inputs
+    x = node.inputs[0]
+    scale, turns = _unturned(f, node.inputs[1], ())
     power = f.draft.source(scale, "Pow")
     beta = f.draft.scalar(power.inputs[1]) if power is not None else None
     total = f.draft.source(power.inputs[0], "Add") if power is not None else None
@@ -29,26 +30,34 @@ def lrn(f: Fuser, node: Node) -> bool:
     if beta is None or total is None or bias is None:
         return False
     beta = beta if node.op == "Div" else -beta
-    tensor, alpha = _scaled(f, total.inputs[0])
-    found = _neighbours(f, tensor)
-    if found is None or beta <= 0 or not _square(f, found[0], x):
+    tensor, alpha, turns = _scaled(f, total.inputs[0], turns)
+    found = _neighbours(f, tensor, turns)
+    if found is None or beta <= 0 or f.shape(x) != f.shape(found[0]) or not _square(f, found[0], x):
         return False
     attrs = {"alpha": float(np.float32(alpha)), "beta": beta, "bias": bias, "size": found[1]}
     f.draft.notes["LRN recognised in its parts"] += 1
     return f.swap([], node, [x], op="LRN", attrs=attrs)
 
 
-def _scaled(f: Fuser, tensor: str) -> tuple[str, float]:
-    """Of what ``tensor`` is a multiple, and by what number."""
-    factor, node = 1.0, f.draft.maker(tensor)
-    while node is not None and node.op in ("Mul", "Div"):
-        number = f.draft.scalar(node.inputs[1])
-        if not number:
-            break
+def _unturned(f: Fuser, tensor: str, turns: Axes) -> tuple[str, Axes]:
+    """What ``tensor`` is a transpose of, and by which axes all in all; ``turns`` come after."""
+    node = f.draft.source(tensor, "Transpose")
+    if node is None:
+        return tensor, turns
+    return node.inputs[0], composed(node.attrs["perm"], turns) if turns else node.attrs["perm"]
+
+
+def _scaled(f: Fuser, tensor: str, turns: Axes) -> tuple[str, float, Axes]:
+    """Of what ``tensor`` is a multiple, by what number, and transposed by which axes."""
+    factor = 1.0
+    while True:
+        tensor, turns = _unturned(f, tensor, turns)
+        node = f.draft.maker(tensor)
+        number = f.draft.scalar(node.inputs[1]) if node is not None and node.op in ("Mul", "Div") else None
+        if node is None or not number:
+            return tensor, factor, turns
         factor = factor * number if node.op == "Mul" else factor / number
         tensor = node.inputs[0]
-        node = f.draft.maker(tensor)
-    return tensor, factor
 
 
 def _square(f: Fuser, tensor: str, x: str) -> bool:
@@ -60,12 +69,12 @@ def _square(f: Fuser, tensor: str, x: str) -> bool:
     return node.op == "Pow" and node.inputs[0] == x and f.draft.scalar(node.inputs[1]) == 2
 
 
-def _neighbours(f: Fuser, tensor: str) -> tuple[str, int] | None:
-    """(what was averaged, over how many channels) when ``tensor`` is a moving average over the channels."""
-    back = f.draft.maker(tensor)
-    pool = f.draft.source(back.inputs[0], "AveragePool") if back is not None and back.inputs else None
-    before = f.draft.maker(pool.inputs[0]) if pool is not None else None
-    if back is None or pool is None or before is None or back.op != before.op:
+def _neighbours(f: Fuser, tensor: str, turns: Axes) -> tuple[str, int] | None:
+    """(what was averaged, over how many channels) when ``tensor`` by ``turns`` is a moving average over channels."""
+    back = f.draft.source(tensor, "Reshape")
+    pool = f.draft.source(back.inputs[0] if back is not None else tensor, "AveragePool")
+    before = f.draft.source(pool.inputs[0], "Transpose" if back is None else "Reshape") if pool is not None else None
+    if pool is None or before is None:
         return None
     source = before.inputs[0]
     shape, inner = f.shape(source), f.shape(pool.inputs[0])
@@ -77,15 +86,13 @@ def _neighbours(f: Fuser, tensor: str) -> tuple[str, int] | None:
     count = kernel[axis]
     wanted = [0] * (2 * rank)
     wanted[axis], wanted[rank + axis] = (count - 1) // 2, count // 2
-    if list(pads) != wanted or not pool.attrs["count_include_pad"] or f.shape(tensor) != shape:
+    if list(pads) != wanted or not pool.attrs["count_include_pad"]:
         return None
-    if back.op == "Reshape":
-        fits = axis == 0 and inner[:3] == (shape[0], 1, shape[1])
-    elif back.op == "Transpose":
+    if back is None:
         perm = before.attrs["perm"]
-        fits = perm[2 + axis] == 1 and back.attrs["perm"] == tuple(perm.index(i) for i in range(len(perm)))
+        fits = perm[2 + axis] == 1 and turns == inverse(perm)
     else:
-        fits = False
+        fits = axis == 0 and inner[:3] == (shape[0], 1, shape[1]) and f.shape(tensor) == shape and not turns
     return (source, count) if fits else None
 
 

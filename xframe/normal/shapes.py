@@ -205,9 +205,8 @@ def concat(t: Trace, node: Node, args: Args) -> Operand:
 
 
 def common(values: list[Any]) -> Axes:
-    """The pending transpose that most naturally serves tensors of one rank: the first that moves something."""
-    pending = [v.axes for v in values if isinstance(v, Value)]
-    return next((a for a in pending if a != identity(len(a))), pending[0])
+    """The pending transpose that tensors of one rank are brought to: that of the first."""
+    return next(v.axes for v in values if isinstance(v, Value))
 
 
 def pad(t: Trace, node: Node, args: Args) -> Operand:
