@@ -120,7 +120,7 @@ class _Pairs:
             heapq.heappush(self.heap, (cost - likeness, i, j))
 
     def likeness(self, i: int, j: int) -> float:
-        """From 0 to 1: operator, shapes, weights, settings, and how many of the neighbours are partners."""
+        """From 0 to 1.1: operator, shapes, weights, settings, and how many of the neighbours are partners."""
         if (i, j) not in self.static:
             self.static[i, j] = _likeness(self.a[i], self.b[j], self.sketch)
         if not self.static[i, j]:
@@ -204,11 +204,11 @@ def _around(steps: Steps, labels: Sequence[int]) -> Iterator[Hashable]:
 
 
 def _likeness(a: Step, b: Step, sketch: Callable[[Weight], np.ndarray]) -> float:
-    """From 0 (no partners) to 0.6, the neighbours left out."""
+    """From 0 (no partners) to 0.7, the neighbours left out."""
     if a.op != b.op and not any(a.op in family and b.op in family for family in FAMILIES):
         return 0.0
-    total = 0.25 if a.op == b.op else 0.1
-    total += 0.1 * (a.shape == b.shape) + 0.05 * (a.settings == b.settings)
+    total = 0.35 + 0.05 * (a.settings == b.settings) if a.op == b.op else 0.1
+    total += 0.1 * (a.shape == b.shape)
     if a.weight_shapes != b.weight_shapes:
         return total
     alike = 0.5

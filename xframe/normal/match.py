@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from xframe.equivalence.graph import Node
 from xframe.equivalence.result import Difference
@@ -11,6 +12,9 @@ from xframe.normal import structure_words, words
 from xframe.normal.align import align
 from xframe.normal.form import Normal
 from xframe.normal.steps import RESHAPES, Steps, classes
+
+#: From how many layers on what is the same in all of them is told once; and how many of them are named.
+FEW = 3
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,7 @@ class Pair:
 @dataclass(frozen=True)
 class Match:
     """``pairs`` in topological order of the first graph; ``differences`` of all pairs in this order, those of the
-    outputs last. ``equal``: no difference that is not harmless."""
+    outputs last, and what is the same in many layers told once. ``equal``: no difference that is not harmless."""
 
     pairs: tuple[Pair, ...]
     differences: tuple[Difference, ...]
@@ -63,7 +67,27 @@ def match(a: Normal, b: Normal, names: tuple[str, str] = ("A", "B")) -> Match:
         pairs.append(Pair(nodes[0], nodes[1], i in same, found))
     told = [d for pair in pairs for d in pair.differences]
     told += structure_words.outputs(sides, *numbers, explained=any(not d.harmless for d in told))
-    return Match(tuple(pairs), tuple(told), all(d.harmless for d in told))
+    return Match(tuple(pairs), tuple(_gathered(told, names[1])), all(d.harmless for d in told))
+
+
+def _gathered(told: list[Difference], second: str) -> Iterator[Difference]:
+    """One sentence for what is the same in more than ``FEW`` layers: a float16 export, batch normalisation folded."""
+    alike: dict[tuple[str, str], list[Difference]] = {}
+    for difference in told:
+        text = difference.text.removeprefix(difference.where)
+        text = text.split(f" in {second})", 1)[-1] if text.startswith(" (") else text
+        text = text.split(" (those of ")[0]
+        key = text.split(",")[0] if difference.harmless else text
+        alike.setdefault((difference.kind, key), []).append(difference)
+    many = {id(group[0]): group for group in alike.values() if len(group) > FEW}
+    silent = {id(d) for group in many.values() for d in group[1:]}
+    for d in told:
+        if id(d) in many:
+            others = list(dict.fromkeys(o.where for o in many[id(d)][1:]))
+            shown = ", ".join(others[:FEW]) + (", ..." if len(others) > FEW else "")
+            yield replace(d, text=f"{d.text}; likewise in {len(others)} more layers ({shown})")
+        elif id(d) not in silent:
+            yield d
 
 
 def _ordered(a: Steps, b: Steps, to: dict[int, int]) -> list[tuple[int | None, int | None]]:

@@ -117,7 +117,7 @@ def _settings(layer: Layer) -> Iterator[Difference]:
 
 def _padding(layer: Layer, a: tuple[int, ...], b: tuple[int, ...]) -> Difference:
     half = len(a) // 2
-    if len(a) == 4 and len(b) == 4:
+    if len(a) == 4 and len(b) == 4 and any(a):
         first = "top {}, left {}, bottom {}, right {}".format(*a)
     else:
         first = _list(a) if any(a) else "nothing"
