@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
@@ -141,7 +142,7 @@ class Check:
     runs: tuple[RunRow, ...] = ()
     inputs: str = ""  # in words: "2 seeded inputs of N(0, 1), seed 0"
     notes: tuple[str, ...] = ()
-    environment: dict[str, str | None] = field(default_factory=dict)
+    environment: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
     def state(self) -> State:
