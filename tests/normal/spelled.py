@@ -2,7 +2,7 @@
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, external_data_helper, helper, numpy_helper
 
 from xframe.equivalence.reference import Reference
 from xframe.normal import loading
@@ -72,6 +72,20 @@ def equal(a, b):
     return written(a) == written(b) and sorted(ops(a)) == sorted(ops(b))
 
 
-def save(model, path):
+def save(model, path, location=None):
+    """A valid file: the shapes of the outputs filled in, the weights in a file ``location`` beside it if asked for."""
+    model = onnx.shape_inference.infer_shapes(model)
+    if location:
+        external_data_helper.convert_model_to_external_data(model, location=location, size_threshold=0)
     onnx.save(model, path)
     return path
+
+
+BRANCH = helper.make_graph(
+    [helper.make_node("Constant", [], ["b"], value_float=1.0)],
+    "branch",
+    [],
+    [helper.make_tensor_value_info("b", TensorProto.FLOAT, [])],
+)
+#: Attributes of an ``If``.
+CONTROL = {"then_branch": BRANCH, "else_branch": BRANCH}

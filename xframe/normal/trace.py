@@ -36,6 +36,8 @@ class Order:
     def canonical(self, array: np.ndarray, axis: int) -> np.ndarray:
         """``array``, whose ``axis`` lies in the file's order, in the draft's."""
         axis %= array.ndim
+        if array.ndim == 2 and not array.flags.c_contiguous and array.T.flags.c_contiguous:
+            return self.canonical(array.T, 1 - axis).T  # whole rows are moved, not elements
         file = tuple(self.shape[a] for a in self.axes)
         split = array.reshape(*array.shape[:axis], *file, *array.shape[axis + 1 :])
         back = [axis + a for a in inverse(self.axes)]
