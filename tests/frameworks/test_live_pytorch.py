@@ -64,6 +64,19 @@ def test_run_and_export_agree(two, feeds, capfd):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
+def test_an_input_that_nothing_reads_stays_an_input():
+    class First(nn.Module):
+        def forward(self, x, mask):
+            return x.relu()
+
+    feeds = [np.ones((1, 3), np.float32), np.ones((1, 1), np.float32)]
+    live = Module(First().eval())
+    assert [i.name for i in live.export(feeds).graph.input] == ["x", "mask"]
+    inputs, weights = live.gradients(feeds, [feeds[0]])
+    assert [g.max() for g in inputs] == [1, 0]
+    assert weights == {}
+
+
 def test_gradients_of_inputs_and_of_frozen_weights(two, feeds):
     two.conv.requires_grad_(False)
     cotangents = [np.full((2, 5), 2, np.float32), np.zeros((2, 5), np.float32)]

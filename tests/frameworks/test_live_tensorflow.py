@@ -137,6 +137,14 @@ def test_functions_with_and_without_a_signature():
     check(concrete, [x])
 
 
+def test_inputs_keep_their_order_and_are_kept_unread():
+    function = tf.function(lambda x, y, z: (y - z, z, tf.ones((1, 4))), autograph=False)
+    feeds = [np.full((1, 4), i, np.float32) for i in range(3)]
+    proto = check(Model(function), feeds)
+    assert [i.name for i in proto.graph.input] == ["input_0", "input_1", "input_2"]
+    assert [o.name for o in proto.graph.output] == ["output_0", "output_1", "output_2"]
+
+
 def test_a_saved_model(tmp_path):
     module = tf.Module()
     module.w = tf.Variable(np.ones((4, 2), np.float32))

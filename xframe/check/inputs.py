@@ -91,7 +91,7 @@ def settled(given: Any, count: int = 2) -> Any:
     """
     if isinstance(given, str | Path):
         return _read(Path(given))
-    if isinstance(given, Mapping | np.ndarray) or _array_like(given):
+    if isinstance(given, Mapping | _Many) or _array_like(given):
         return given
     if isinstance(given, list | tuple):
         return [settled(x) if isinstance(x, str | Path) else x for x in given]
@@ -219,11 +219,9 @@ def _read(path: Path) -> Any:
             return _tensors(path.parent) if re.fullmatch(r"input_\d+\.pb", path.name) else [_tensor(path)]
         if path.suffix not in (".npy", ".npz"):
             raise UsageError(f"{path} is no .npy, .npz or .pb file, and no folder: {ADVICE}")
-        loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return loaded
-        with loaded:
-            return {name: loaded[name] for name in loaded.files}
+        with path.open("rb") as f:  # numpy leaves its own open where it fails
+            loaded = np.load(f, allow_pickle=False)
+            return loaded if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file of inputs") from None
     except _UNREADABLE as e:

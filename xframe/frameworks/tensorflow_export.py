@@ -47,7 +47,7 @@ def _fill(graph: onnx.GraphProto, origin: dict[str, str], weights: Mapping[str, 
                     names[used] = origin[used] if origin[used] not in names.values() else used
                     graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(values[used]), names[used]))
                 node.input[i] = names[used]
-    read = {name for node in nodes for name in node.input}
+    read = {name for node in nodes for name in node.input} | {value.name for value in graph.output}
     constants = [i for i in graph.initializer if i.name in read]
     for field, items in ((graph.node, nodes), (graph.input, inputs), (graph.initializer, constants)):
         del field[:]
