@@ -72,7 +72,7 @@ def rows(opened, *runners, first=None, **more):
 
 
 def test_every_level_of_onnx_runtime_is_right(opened):
-    found = rows(opened, "ort", "ort:all", "ort:disabled", "ort:basic", "ort:extended")
+    found = rows(opened, "ort", "ort all", "ort:disabled", "ort:basic", "ort:extended")
     assert [r.runner for r in found] == ["ort all", "ort disabled", "ort basic", "ort extended"]
     assert {r.state for r in found} == {State.EQUIVALENT}
     assert all(0 < r.own.ratio < 1 and r.first is None and not r.blamed for r in found)

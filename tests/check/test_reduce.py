@@ -99,23 +99,35 @@ def test_a_planted_difference_shrinks_to_its_node(name, tmp_path):
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["README.txt", "a", "b"]
 
 
-def test_other_shapes_are_a_difference_that_is_kept(tmp_path):
-    found = reduced(network(), with_ceiling(), tmp_path)
-    assert {tuple(nodes(m)) for m in found.models} == {("MaxPool",)}
+def with_ceiling(crop):
+    """Its pooling keeps the last partial window; ``crop``: cut off again, so that nothing is changed."""
+    graph = network(pool={"ceil_mode": 1})
+    nodes = {n.name: n for n in graph.nodes}
+    if crop:
+        cut = Node("crop", "Slice", ("p0", "starts", "ends", "axes"), ("p1",), {}, 17)
+        nodes["pool"] = replace(nodes["pool"], outputs=("p0",))
+        nodes = {k: v for n in nodes.values() for k, v in ((n.name, n), *([("crop", cut)] if n.name == "pool" else []))}
+    held = {"starts": np.array([0, 0]), "ends": np.array([8, 8]), "axes": np.array([2, 3])}
+    return replace(graph, nodes=tuple(nodes.values()), constants={**graph.constants, **held})
+
+
+def ending_in_a_mean(graph):
+    """Up to the sum, then the mean over the pixels."""
+    mean = Node("mean", "GlobalAveragePool", ("s",), ("y",), {}, 17)
+    return replace(graph, nodes=(*graph.nodes[:-2], mean))
+
+
+def test_other_shapes_on_the_way_to_a_difference_are_the_difference(tmp_path):
+    found = reduced(ending_in_a_mean(network()), ending_in_a_mean(with_ceiling(crop=False)), tmp_path)
+    assert [nodes(m) for m in found.models] == [["MaxPool"], ["MaxPool"]]
     first, second = map(ran, found.models)
     assert first.shape != second.shape
-    assert "[" in found.sentence
+    assert f"they give {list(first.shape)} and {list(second.shape)}" in found.sentence
 
 
-def with_ceiling():
-    """Its pooling keeps the last partial window; cropped again before the sum, so that the network fits."""
-    graph = network(pool={"ceil_mode": 1})
-    cut = Node("crop", "Slice", ("p0", "starts", "ends", "axes"), ("p1",), {}, 17)
-    at = next(i for i, n in enumerate(graph.nodes) if n.name == "pool")
-    pool = replace(graph.nodes[at], outputs=("p0",))
-    held = {"starts": np.array([0, 0]), "ends": np.array([8, 8]), "axes": np.array([2, 3])}
-    made = (*graph.nodes[:at], pool, cut, *graph.nodes[at + 1 :])
-    return replace(graph, nodes=made, constants={**graph.constants, **held})
+def test_other_shapes_that_change_nothing_are_no_difference(tmp_path):
+    with pytest.raises(UsageError, match="nothing to reduce"):
+        reduced(network(), with_ceiling(crop=True), tmp_path)
 
 
 def test_a_layer_that_only_one_has_stays_with_its_neighbour(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -40,14 +41,14 @@ class Runner:
 
     @classmethod
     def parse(cls, name: str) -> Runner:
-        """``"ort:basic"``, ``"tvm:winograd"``, ``"openvino"``, ``"native"``; ``"ort"`` is ``"ort:all"``.
+        """``"ort:basic"`` or ``"ort basic"``, ``"tvm:winograd"``, ``"openvino"``, ``"native"``; ``"ort"`` is all levels.
 
         Raises
         ------
         UsageError
             No such backend, or it has no such setting.
         """
-        first, _, label = name.partition(":")
+        first, _, label = name.replace(" ", ":", 1).partition(":")
         if first == NATIVE and not label:
             return cls(NATIVE)
         backend = resolve(BACKENDS, first, "runner")
@@ -117,7 +118,7 @@ class Engine:
             Whatever kept it from running, as the class of its outcome.
         """
         try:
-            found, dtype = _fixed(artifact.load(path)), "float32"
+            found, dtype = _loaded(path), "float32"
         except ModelError:
             if self.runner.backend != LEVELLED:
                 ran = self.run_graph(graph, feeds)
@@ -129,7 +130,7 @@ class Engine:
         """Execute a graph by way of a file. Raises what :meth:`run` does."""
         path = self._folder / "model.onnx"
         emit.save(graph, path)
-        return self._execute(_fixed(artifact.load(path)), feeds)
+        return self._execute(_as_declared(artifact.load(path)), feeds)
 
     def _execute(self, found: Artifact, feeds: Sequence[Feed]) -> Ran:
         plan, notes = self._plan(found)
@@ -154,8 +155,19 @@ class Engine:
         return plan, (f"{FALLBACK} at {others} of {len(sites)} convolutions",) if others else ()
 
 
-def _fixed(found: Artifact) -> Artifact:
-    """Its inputs and outputs as the file declares them: nothing is converted on the way."""
+def _loaded(path: Path) -> Artifact:
+    """A checked file. Several runners execute the same one; it is checked once. Raises ModelError."""
+    stat = path.stat() if path.exists() else None
+    return _checked(path, stat and (stat.st_size, stat.st_mtime_ns))
+
+
+@functools.lru_cache(maxsize=16)
+def _checked(path: Path, state: tuple[int, int] | None) -> Artifact:
+    return _as_declared(artifact.load(path))
+
+
+def _as_declared(found: Artifact) -> Artifact:
+    """Inputs and outputs in the layouts of the file: nothing is converted on the way."""
     return replace(
         found,
         inputs=tuple(replace(i, layout="") for i in found.inputs),

@@ -16,25 +16,38 @@ from xframe.equivalence.graph import Graph, Node, Roundings, run
 from xframe.equivalence.reference import OPERATORS, Judged
 
 if TYPE_CHECKING:
+    from xframe.normal.form import Normal
     from xframe.normal.match import Match
 
+#: What has another shape because it was written in another way.
+_ARRANGING = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Pad", "Expand", "Tile", "Concat")
 
-def first_difference(a: Graph, b: Graph, match: Match, feed: Feed) -> tuple[Problem, Node] | None:
+
+def first_difference(a: Normal, b: Normal, match: Match, feed: Feed) -> tuple[Problem, Node] | None:
     """The smallest part of both around the first node of ``a`` whose result differs in ``b``; None: none does.
+
+    Parameters
+    ----------
+    a, b
+        Their inputs and outputs correspond by position.
+    match
+        Which nodes correspond. Results of other shapes are compared only where they are outputs; but where one lies on
+        the way to a difference, it is the difference.
 
     Raises
     ------
     ModelError
         The float64 reference does not know an operator.
     """
-    other, makers = _aligned(a, b, match)
+    first, second, makers = a.graph, b.graph, {name: n for n in a.graph.nodes for name in n.outputs}
+    other, odd = _aligned(a, b, match)
     exact: dict[str, Judged] = {}
 
     def keep(name: str, value: Quantity) -> None:
         if name in other:
             exact[name] = Judged(name, value.real, value.bound)
 
-    run(a, _named(a, feed), OPERATORS, {}, keep)
+    run(first, _named(first, feed), OPERATORS, {}, keep)
     back: dict[str, list[str]] = {}
     for name in exact:
         back.setdefault(other[name], []).append(name)
@@ -43,28 +56,36 @@ def first_difference(a: Graph, b: Graph, match: Match, feed: Feed) -> tuple[Prob
     def compare(name: str, value: Quantity) -> None:
         wrong.update(x for x in back.get(name, ()) if differs(exact[x], value.real))
 
-    run(b, _named(b, feed), OPERATORS, None, compare)
+    run(second, _named(second, feed), OPERATORS, None, compare)
     bad = next((name for name in exact if name in wrong), None)
     if bad is None:
         return None
-    values = {**{name: judged.value for name, judged in exact.items()}, **_named(a, feed)}
+    values = {**{name: judged.value for name, judged in exact.items()}, **_named(first, feed)}
     good = [name for name in values if name not in wrong]
-    for problem in _cuts(a, b, bad, other, good, values):
-        if differ(problem, strict=False):
-            return problem, makers[bad]
-    return Problem.of((replace(a, outputs=(bad,)), replace(b, outputs=(other[bad],))), feed), makers[bad]
+    whole = Problem.of((replace(first, outputs=(bad,)), replace(second, outputs=(other[bad],))), feed)
+    found = next((p for p in _cuts(first, second, bad, other, good, values) if differ(p, strict=False)), whole)
+    for name in (n for node in found.graphs[0].nodes for n in node.outputs if n in odd):
+        earlier = next(_cuts(first, second, name, {**other, **odd}, good, values), None)
+        if earlier is not None and differ(earlier, strict=False):
+            return earlier, makers[name]
+    return found, makers[bad]
 
 
-def _aligned(a: Graph, b: Graph, match: Match) -> tuple[dict[str, str], dict[str, Node]]:
-    """Tensor of ``a`` -> its counterpart: what paired nodes give, the inputs and outputs by position. And who gives a
-    tensor of ``a``."""
-    other = dict(zip(a.inputs, b.inputs, strict=True))
+def _aligned(a: Normal, b: Normal, match: Match) -> tuple[dict[str, str], dict[str, str]]:
+    """Tensor of ``a`` -> its counterpart: what paired nodes give, the inputs and outputs by position. And those of
+    paired windows and other computations whose shapes are not the same."""
+    other = dict(zip(a.graph.inputs, b.graph.inputs, strict=True))
+    odd = {}
     for pair in match.pairs:
         if pair.a is not None and pair.b is not None:
-            other.update(zip(pair.a.outputs, pair.b.outputs, strict=False))
-    for x, y in zip(a.outputs, b.outputs, strict=True):
+            for x, y in zip(pair.a.outputs, pair.b.outputs, strict=False):
+                if a.shapes.get(x) == b.shapes.get(y):
+                    other[x] = y
+                elif pair.a.op == pair.b.op and pair.a.op not in _ARRANGING:
+                    odd[x] = y
+    for x, y in zip(a.graph.outputs, b.graph.outputs, strict=True):
         other.setdefault(x, y)
-    return other, {name: node for node in a.nodes for name in node.outputs}
+    return other, odd
 
 
 def _named(graph: Graph, feed: Feed) -> dict[str, np.ndarray]:

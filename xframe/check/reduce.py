@@ -67,7 +67,7 @@ def reduce(
     """
     told = progress or (lambda line: None)
     told(f"where {names[0]} and {names[1]} part")
-    found = next(filter(None, (first_difference(a.graph, b.graph, match, feed) for feed in feeds)), None)
+    found = next(filter(None, (first_difference(a, b, match, feed) for feed in feeds)), None)
     if found is None:
         raise UsageError(f"{names[0]} and {names[1]} do not differ for these inputs: there is nothing to reduce")
     problem, node = found
