@@ -41,7 +41,7 @@ class Runner:
 
     @classmethod
     def parse(cls, name: str) -> Runner:
-        """``"ort:basic"`` or ``"ort basic"``, ``"tvm:winograd"``, ``"openvino"``, ``"native"``; ``"ort"`` is all levels.
+        """``"ort:basic"`` or ``"ort basic"``, ``"tvm:winograd"``, ``"openvino"``, ``"native"``; ``"ort"`` is all.
 
         Raises
         ------
