@@ -148,6 +148,32 @@ def test_an_output_from_another_layer():
     assert "conv2" in text
 
 
+def test_outputs_that_are_constants_or_inputs():
+    def net(value, last):
+        made = Net()
+        made.weights["c"] = Weight(np.full(3, value, np.float32))
+        return made.normal(made.conv("x", "conv1", 4), "c", last)
+
+    assert match(net(1, "x"), net(1, "x")).equal
+    ((kind, text),) = told(net(1, "x"), net(2, "x"))
+    assert (kind, text.startswith("output c is made by constant")) == ("outputs", True)
+    ((kind, text),) = told(net(1, "x"), net(1, "conv1.out"))
+    assert text == "output x is made by input x in caffe, and by conv1 in pytorch"
+    ((kind, _),) = told(net(1, "c"), net(1, "x"))
+    assert kind == "outputs"
+
+
+def test_swapped_outputs_are_seen_past_a_layer_that_only_one_has():
+    def net(order, extra):
+        made = Net()
+        heads = {name: made.conv("x", name, 4) for name in "yz"}
+        heads["y"] = made.point("Softmax", heads["y"], "prob", axis=1) if extra else heads["y"]
+        return made.normal(*(heads[o] for o in order))
+
+    assert [kind for kind, _ in told(net("yz", False), net("zy", True))] == ["structure", "outputs"]
+    assert [kind for kind, _ in told(net("yz", False), net("yz", True))] == ["structure"]
+
+
 def test_inputs_correspond_by_position():
     def net(op, order):
         made = Net(inputs=("left", "right"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from xframe.equivalence.result import Difference
 from xframe.normal.steps import COMMUTATIVE, Steps
@@ -90,21 +91,29 @@ def outputs(sides: Sides, first: Sequence[int], second: Sequence[int], explained
     if len(mine) != len(theirs):
         text = f"{sides.names[0]} has {len(mine)} outputs ({', '.join(mine)}), and {sides.names[1]} {len(theirs)}"
         return [Difference("outputs", mine[0] if mine else "", f"{text} ({', '.join(theirs)})")]
-    makers = [[s.maker.get(n, (-1, -1)) for n in names] for s, names in ((sides.a, mine), (sides.b, theirs))]
-    classes = [[(c[i] if i >= 0 else i, k) for i, k in m] for c, m in zip((first, second), makers, strict=True)]
-    partners = [(sides.to.get(i, None) if i >= 0 else i, k) for i, k in makers[0]]
-    for wanted, given in ((classes[0], classes[1]), (partners, makers[1])):
+    ends = [[_end(s, n, c) for n in names] for s, names, c in ((sides.a, mine, first), (sides.b, theirs, second))]
+    sources = [[_source(sides, s, n) for n in names] for s, names in ((sides.a, mine), (sides.b, theirs))]
+    for wanted, given in (ends, sources):
         if wanted == given:
             return []
         order = _order(wanted, given)
         if order is not None:
             return [_reordered(sides, mine, theirs, order)]
-    off = [n for n, (w, g) in enumerate(zip(partners, makers[1], strict=True)) if w != g]
-    if explained or not off:
+    off = next((n for n, (w, g) in enumerate(zip(*sources, strict=True)) if w != g or w is None), None)
+    if explained or off is None:
         return []
-    titles = [s.title(m[off[0]][0]) for s, m in zip((sides.a, sides.b), makers, strict=True)]
-    text = f"output {mine[off[0]]} is made by {titles[0]} in {sides.names[0]}, and by {titles[1]} in {sides.names[1]}"
-    return [Difference("outputs", mine[off[0]], text)]
+    made = [_tensor(sides, given[off]) for given in sources]
+    text = f"output {mine[off]} is made by {made[0]} in {sides.names[0]}, and by {made[1]} in {sides.names[1]}"
+    return [Difference("outputs", mine[off], text)]
+
+
+def _end(steps: Steps, name: str, classes: Sequence[int]) -> tuple[object, ...]:
+    """What an output is: a computation, an input, or a constant."""
+    index, port = steps.maker.get(name, (None, 0))
+    if index is None:
+        weight = steps.normal.weights.get(name)
+        return "constant", weight.digest if weight else name
+    return (classes[index], port) if index >= 0 else ("input", index)
 
 
 def _order(wanted: Sequence[object], given: Sequence[object]) -> list[int] | None:
@@ -133,9 +142,11 @@ def _reordered(sides: Sides, mine: list[str], theirs: list[str], order: list[int
     return Difference("outputs", mine[moved[0]], text)
 
 
-def _source(sides: Sides, steps: Steps, name: str) -> tuple[int, int] | None:
+def _source(sides: Sides, steps: Steps, name: str) -> tuple[Any, ...] | None:
     """The tensor of ``a`` that a data input comes from, through nodes without a partner that read one tensor."""
-    index, port = steps.maker.get(name, (-1, 0))
+    if name not in steps.maker:
+        return _end(steps, name, ())
+    index, port = steps.maker[name]
     while sides.in_a(steps, index) is None:
         if len(set(steps.producers[index])) != 1:
             return None
@@ -144,8 +155,11 @@ def _source(sides: Sides, steps: Steps, name: str) -> tuple[int, int] | None:
     return None if here is None else (here, port)
 
 
-def _tensor(sides: Sides, source: tuple[int, int] | None) -> str:
-    index, port = source or (-1, 0)
+def _tensor(sides: Sides, source: tuple[Any, ...] | None) -> str:
+    """A tensor by its maker's name; several nodes of one graph alone have none."""
+    index, port = source or ("several layers", "")
+    if isinstance(index, str):
+        return f"{index} {port[:8]}".strip()
     several = index >= 0 and len(sides.a[index].node.outputs) > 1
     return sides.a.title(index) + (f" (output {port + 1})" if several else "")
 

@@ -107,7 +107,7 @@ def _settings(layer: Layer) -> Iterator[Difference]:
         return
     for key in changed:
         special = SPECIAL.get((layer.a.op, key)) or SPECIAL.get(("", key))
-        if special is not None:
+        if special is not None and key in a and key in b:
             yield special(layer, a.get(key), b.get(key))
             continue
         kind, phrase = PHRASES.get((layer.a.op, key)) or PHRASES.get(("", key)) or ("attribute", f"has {key} {{}}")
@@ -127,6 +127,9 @@ def _padding(layer: Layer, a: tuple[int, ...], b: tuple[int, ...]) -> Difference
 def _padding_why(layer: Layer, a: tuple[int, ...], b: tuple[int, ...], half: int) -> str:
     if len(a) != len(b):
         return ""
+    sizes = ["x".join(map(str, s.shape[2:])) for s in (layer.a, layer.b)]
+    if layer.a.op in POOLS and a[:half] == b[:half] and sizes[0] != sizes[1]:
+        return f"an output of {sizes[0]} against {sizes[1]}, as with ceil_mode (or TensorFlow's SAME) in the one alone"
     if b == (*a[half:], *a[:half]) and a != b:
         return "the odd pixel of SAME is at the other end (SAME_UPPER against SAME_LOWER)"
     if half == 2 and b in ((a[0], a[2], a[1], a[3]), (a[1], a[3], a[0], a[2]), (a[0], a[1], a[3], a[2])):
@@ -265,7 +268,13 @@ def _weights(layer: Layer) -> Iterator[Difference]:
         if role not in a or role not in b:
             yield _one_sided(layer, role)
         elif a[role].digest != b[role].digest:
-            yield from _compared(layer, role)
+            zero = [not np.any(w.array) for w in (a[role], b[role])]
+            if role == "bias" and any(zero):  # the normal form gives every layer a bias
+                yield layer.says(
+                    "bias", *(("has no bias", "one") if zero[0] else ("has a bias", "none")), "", all(zero)
+                )
+            else:
+                yield from _compared(layer, role)
 
 
 def _one_sided(layer: Layer, role: str) -> Difference:
