@@ -55,7 +55,8 @@ def reasons(check: Check) -> str:
     levels = [v for c in check.comparisons for v in c.levels]
     rows = [r for r in check.runs if r.state is not State.EQUIVALENT]
     found = [f"{v.level.value} {v.state.value}: {v.reason}" for v in levels if v.state is not State.EQUIVALENT]
-    return "; ".join([*found, *(f"{r.subject} by {r.runner} {r.state.value}: {r.reason}" for r in rows)])
+    found += [f"{r.subject} by {r.runner} {r.state.value}: {r.reason}" for r in rows]
+    return "; ".join(found) or "nothing was found"
 
 
 def answers(

@@ -5,10 +5,11 @@ import sys
 
 import pytest
 
-from benchmarks import bandwidth, errors, layers, lowerings, peers, rows
-from xframe import registry, zoo
+from benchmarks import bandwidth, equivalence, errors, layers, lowerings, peers, rows
+from xframe import artifact, registry, zoo
 from xframe.errors import ModelError, XframeError
 from xframe.lowering.target import Cpu
+from xframe.normal import loading
 from xframe.registry import LOWERINGS
 from xframe.store import Run
 from xframe.types import Case, ConvSite, Kernel, Measurement, Outcome, Plan
@@ -201,3 +202,42 @@ def test_the_table_of_what_is_done_has_every_kind_and_no_silence():
     assert set(cells) == set(errors.KINDS)
     assert all(answer == "yes" or len(answer.split()) > 3 for row in cells.values() for answer in row)
     assert cells["3x3, 5x5, 7x7"] == ["yes"] * len(LOWERINGS)
+
+
+def test_a_figure_stands_beside_its_bar():
+    row = equivalence.figure("a chain", 2.5, "GB", 2.0)
+    assert not row["reached"]
+    assert equivalence.line(row).endswith("2.50 GB (under 2.00: no)")
+
+
+def test_the_models_that_are_checked(tmp_path):
+    first, second = equivalence.chain(tmp_path, 3, width=2, size=5)
+    assert len(artifact.load(first).conv_sites) == len(artifact.load(second).conv_sites) == 3
+    assert first.read_bytes() != second.read_bytes()
+    path = equivalence.large(tmp_path, width=16, products=3)
+    constants = loading.load(path).constants
+    assert [w.shape for w in constants.values()] == [(16, 16)] * 3
+    assert len({w.tobytes() for w in constants.values()}) == 3
+
+
+def test_work_is_measured_in_a_process_of_its_own(tmp_path):
+    found = equivalence.measured("normalised", [equivalence.large(tmp_path, width=16, products=2)])
+    assert found["seconds"] > 0
+    assert 1e7 < found["peak"] < 1e9
+    with pytest.raises(XframeError, match="checked of none"):
+        equivalence.measured("checked", [tmp_path / "none.onnx", tmp_path / "none.onnx"])
+
+
+def test_the_parts_of_the_benchmark_of_equivalence(monkeypatch, capsys):
+    monkeypatch.setattr(equivalence, "speed", lambda: iter([equivalence.figure("a chain", 1.0, "GB", 2.0)]))
+    options = ["equivalence.py", "--robustness", "1", "--executed", "0", "--json"]
+    monkeypatch.setattr(sys, "argv", options)
+    assert rows.run(equivalence.main) == 0
+    figure, *robust = map(json.loads, capsys.readouterr().out.splitlines())
+    assert figure["reached"]
+    totals = {r["planted"]: r for r in robust if r["kind"] == "all"}
+    assert (totals[True]["pairs"], totals[True]["equivalent"]) == (1, 0)
+    assert (totals[False]["pairs"], totals[False]["different"]) == (1, 0)
+    monkeypatch.setattr(sys, "argv", ["equivalence.py", "sped"])
+    with pytest.raises(SystemExit):
+        rows.run(equivalence.main)

@@ -288,10 +288,8 @@ def commute(net: Net, r: Rng) -> bool:
 
 @rewrite("Identity or Dropout put in")
 def put_in(net: Net, r: Rng) -> bool:
-    node = net.nodes[int(r.integers(len(net.nodes)))]
+    node = pick(r, [n for n in net.nodes if n.input and n.input[0] not in net.constants])
     tensor = node.input[0]
-    if tensor in net.constants:
-        return False
     drop = {"ratio": 0.5} if net.opset < 12 else {}
     new = net.node("Dropout", [tensor], **drop) if r.random() < 0.5 else net.node("Identity", [tensor])
     net.read_instead(tensor, new.output[0], [node])
