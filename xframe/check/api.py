@@ -186,7 +186,19 @@ class _Checker:
             except XframeError as e:
                 verdict = LevelVerdict(level, State.UNCHECKED, str(e))
             verdicts.append(replace(verdict, seconds=time.perf_counter() - start))
-        return Comparison(name, tuple(verdicts), layers, outputs)
+        return Comparison(name, tuple(verdicts), layers, outputs, self._absorbed(name))
+
+    def _absorbed(self, name: str) -> tuple[str, ...]:
+        """What making the normal forms of both took for mere writing."""
+        found: dict[str, dict[str, None]] = {}
+        for (one, *_), normal in self._normals.items():
+            if one in (self.first.subject.name, name):
+                for note in normal.notes:
+                    found[f"{one}: {note}"] = {}
+                for weight in normal.weights.values():
+                    for how in weight.how:
+                        found.setdefault(f"{one}: weights {how}: ", {}).update(dict.fromkeys(weight.source))
+        return tuple(text + ", ".join(sources) for text, sources in found.items())
 
     def _form(self, other: Opened) -> LevelVerdict:
         found = self._match(other)

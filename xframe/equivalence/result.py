@@ -105,12 +105,14 @@ class RunRow:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One subject against the first one."""
+    """One subject against the first one. ``absorbed``: what was taken for mere writing when their normal forms were
+    made, in words."""
 
     name: str
     levels: tuple[LevelVerdict, ...]
     layers: tuple[LayerRow, ...] = ()
     outputs: tuple[LayerRow, ...] = ()
+    absorbed: tuple[str, ...] = ()
 
     @property
     def first_divergence(self) -> LayerRow | None:

@@ -66,6 +66,8 @@ def _comparison(comparison: Comparison, first: str) -> str:
     parts.append(items(
         (tag("small", "harmless: ") if d.harmless else "") + esc(d.text) for d in words.sentences(comparison)
     ))  # fmt: skip
+    if comparison.absorbed:
+        parts.append(tag("p", "taken for mere writing:") + items(map(esc, comparison.absorbed)))
     row = comparison.first_divergence
     if row is not None:
         told = [f"first that differs: {words.layer(row, comparison.name)}"]

@@ -74,6 +74,10 @@ class _Report:
             self.head("differences", "  ", "")
         for difference in differences:
             self.say(difference.text, start="  - harmless: " if difference.harmless else "  - ")
+        if comparison.absorbed:
+            self.head("taken for mere writing", "  ", "")
+        for note in comparison.absorbed:
+            self.say(note, start="  - ")
         self.layers(comparison, first)
 
     def layers(self, comparison: Comparison, first: str) -> None:
