@@ -116,6 +116,16 @@ def test_a_concatenation_in_another_order(seed):
     assert "concatenation" not in {kind for kind, _ in told(inception(), inception(seed=seed))}
 
 
+def test_of_a_long_concatenation_the_first_other_input_is_named():
+    def net(order):
+        made = Net()
+        return made.normal(made.join("Concat", [made.conv("x", f"conv{i}", 4) for i in order], "cat"))
+
+    ((kind, text),) = told(net(range(9)), net([0, 1, 3, 2, *range(4, 9)]))
+    assert kind == "concatenation"
+    assert text.endswith("9 tensors, number 3 conv2 in caffe, and 9 tensors, number 3 conv3 in pytorch")
+
+
 def two_heads(outputs, seed=0):
     net = Net(seed=seed)
     stem = net.conv("x", "stem", 8)

@@ -11,7 +11,7 @@ from xframe.equivalence.result import Difference
 from xframe.normal.steps import COMMUTATIVE, Steps
 from xframe.normal.words import ACTIVATIONS, described
 
-#: Nodes of a region that are named one by one.
+#: Nodes of a region, or inputs of a node, that are named one by one.
 SHOWN = 6
 
 
@@ -74,7 +74,7 @@ def wiring(sides: Sides, i: int, j: int) -> tuple[Difference, ...]:
     if mine == theirs or None in mine or None in theirs:
         return ()
     title = step.title if step.title == other.title else f"{step.title} ({other.title} in {sides.names[1]})"
-    shown = [", ".join(_tensor(sides, source) for source in sources) for sources in (mine, theirs)]
+    shown = _shown(sides, mine, theirs)
     if sorted(map(repr, mine)) == sorted(map(repr, theirs)):
         if step.op in COMMUTATIVE:
             return ()
@@ -83,6 +83,17 @@ def wiring(sides: Sides, i: int, j: int) -> tuple[Difference, ...]:
         return (Difference("concatenation" if step.op == "Concat" else "order of inputs", step.title, text),)
     text = f"{title} reads {shown[0]} in {sides.names[0]}, and {shown[1]} in {sides.names[1]}"
     return (Difference("structure", step.title, text),)
+
+
+def _shown(sides: Sides, mine: Sequence[Any], theirs: Sequence[Any]) -> list[str]:
+    """What either reads, in words; of many tensors the first that is another one."""
+    if max(len(mine), len(theirs)) <= SHOWN:
+        return [", ".join(_tensor(sides, source) for source in sources) for sources in (mine, theirs)]
+    first = next((n for n, (x, y) in enumerate(zip(mine, theirs, strict=False)) if x != y), min(len(mine), len(theirs)))
+    return [
+        f"{len(sources)} tensors, number {first + 1} {_tensor(sides, sources[first]) if first < len(sources) else 'none'}"
+        for sources in (mine, theirs)
+    ]
 
 
 def outputs(sides: Sides, first: Sequence[int], second: Sequence[int], explained: bool) -> list[Difference]:
