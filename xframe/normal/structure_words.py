@@ -90,10 +90,8 @@ def _shown(sides: Sides, mine: Sequence[Any], theirs: Sequence[Any]) -> list[str
     if max(len(mine), len(theirs)) <= SHOWN:
         return [", ".join(_tensor(sides, source) for source in sources) for sources in (mine, theirs)]
     first = next((n for n, (x, y) in enumerate(zip(mine, theirs, strict=False)) if x != y), min(len(mine), len(theirs)))
-    return [
-        f"{len(sources)} tensors, number {first + 1} {_tensor(sides, sources[first]) if first < len(sources) else 'none'}"
-        for sources in (mine, theirs)
-    ]
+    named = [_tensor(sides, sources[first]) if first < len(sources) else "none" for sources in (mine, theirs)]
+    return [f"{len(s)} tensors, number {first + 1} {n}" for s, n in zip((mine, theirs), named, strict=True)]
 
 
 def outputs(sides: Sides, first: Sequence[int], second: Sequence[int], explained: bool) -> list[Difference]:
