@@ -17,7 +17,7 @@ from xframe.equivalence.adjoints import Adjoint, added
 from xframe.equivalence.bounds import FLOOR, UNIT, Quantity
 from xframe.equivalence.graph import Graph, Node, run
 from xframe.equivalence.reference import OPERATORS
-from xframe.errors import ModelError, UsageError
+from xframe.errors import UsageError
 
 Args = Sequence[Any]
 
@@ -115,21 +115,21 @@ def gradients(graph: Graph, feeds: Mapping[str, np.ndarray], cotangents: Sequenc
         A cotangent that does not fit its output.
     """
     nodes = graph.needed()
-    unknown = sorted({n.op for n in nodes} - set(ADJOINTS) - set(STILL))
-    if unknown:
-        raise ModelError(f"no gradient is known of the operator{'s' * (len(unknown) > 1)} {', '.join(unknown)}")
     tensors = _forward(graph, nodes, feeds)
     arriving: dict[str, list[Quantity]] = {}
     for name, cotangent in zip(graph.outputs, cotangents, strict=True):
         if cotangent.shape != tensors[name].value.shape:
             raise UsageError(f"output {name} has shape {tensors[name].value.shape}, its cotangent {cotangent.shape}")
-        arriving.setdefault(name, []).append(Quantity(np.asarray(cotangent, np.float64)))
+        if tensors[name].value.dtype.kind == "f":
+            arriving.setdefault(name, []).append(Quantity(np.asarray(cotangent, np.float64)))
     with np.errstate(all="ignore"):
         for node in reversed(nodes):
             gs = [added(arriving.pop(name)) if name in arriving else None for name in node.outputs]
             outs = [tensors.pop(name, None) for name in node.outputs]
             if node.op in STILL or all(g is None for g in gs):
                 continue
+            if node.op not in ADJOINTS:
+                raise node.refuse("the gradient of this operator is not known here")
             args = [tensors[name] if name else None for name in node.inputs]
             for name, q, g in zip(node.inputs, args, ADJOINTS[node.op](node, args, outs, gs), strict=False):
                 if g is not None and q is not None and q.value.dtype.kind == "f":
