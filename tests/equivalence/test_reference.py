@@ -318,6 +318,19 @@ def test_results_are_kept_by_feeds_and_roundings():
     assert (reference.evaluate([x], {ConvSite(1, 4, (12, 12), 16, (3, 3), pads=(1,) * 4): Rounding(7)})[0].bound).any()
 
 
+def test_values_alone():
+    spec = residual()
+    reference = Reference.of_spec(spec, weights(spec))
+    x = images(spec)
+    (alone,) = reference.evaluate([x], bounds=False)
+    (judged,) = reference.evaluate([x])
+    np.testing.assert_allclose(alone.value, judged.value, rtol=1e-12, atol=1e-14)
+    assert not alone.bound.any()
+    assert judged.bound.all()
+    assert reference.evaluate([x])[0] is judged
+    assert reference.evaluate([x], bounds=False)[0] is judged  # known already
+
+
 def test_threads_that_ask_for_the_same_get_one_evaluation(monkeypatch):
     spec = residual()
     reference, x = Reference.of_spec(spec, weights(spec)), images(spec)

@@ -86,7 +86,9 @@ class Reference:
         """
         return cls(from_onnx(model, outputs))
 
-    def evaluate(self, feeds: Sequence[np.ndarray], roundings: Roundings | None = None) -> list[Judged]:
+    def evaluate(
+        self, feeds: Sequence[np.ndarray], roundings: Roundings | None = None, bounds: bool = True
+    ) -> list[Judged]:
         """The exact outputs for float32 ``feeds``, in the order of the inputs, and their bounds.
 
         Parameters
@@ -94,6 +96,8 @@ class Reference:
         roundings
             How the implementation to be judged rounds, by convolution site; a site that is not in it is taken as one
             plain chain over its reduction.
+        bounds
+            False: the values alone, in a third of the time; bounds may be zero.
 
         Raises
         ------
@@ -107,14 +111,18 @@ class Reference:
         digest = hashlib.sha256()
         for x in feeds:
             digest.update(repr(x.shape).encode() + np.ascontiguousarray(x).data)
-        key = (digest.digest(), frozenset(roundings.items()))
+        key: tuple = (digest.digest(), frozenset(roundings.items()))
         with self._lock:
+            if key not in self._results and not bounds:
+                key = (digest.digest(), None)
             if key not in self._results:
-                outputs = run(self._graph, dict(zip(self._graph.inputs, feeds, strict=True)), OPERATORS, roundings)
+                given = dict(zip(self._graph.inputs, feeds, strict=True))
+                outputs = run(self._graph, given, OPERATORS, roundings if bounds else None)
                 while len(self._results) >= self.KEPT:
                     del self._results[next(iter(self._results))]
                 self._results[key] = [
-                    Judged(name, q.real, q.bound) for name, q in zip(self._graph.outputs, outputs, strict=True)
+                    Judged(name, q.real, q.bound if bounds else np.zeros(q.value.shape))
+                    for name, q in zip(self._graph.outputs, outputs, strict=True)
                 ]
             return self._results[key]
 

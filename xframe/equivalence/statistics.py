@@ -49,7 +49,7 @@ def statistics(first: Judged, second: np.ndarray) -> Statistics:
         max_abs=float(deviation.max()),
         max_rel=relative,
         rms=math.sqrt(float(np.square(deviation).mean())),
-        cosine=_cosine(first.value, second),
+        cosine=_cosine(first.value, second) if off else 1.0 if counted.any() else None,
         ulps=_ulps(deviation, size) if off else (0.0, 0.0, 0.0, 0.0),
         ratio=float(share[at]),
         at=at,
