@@ -142,6 +142,14 @@ def test_a_layer_that_only_one_has_stays_with_its_neighbour(tmp_path):
     assert np.abs(first - second).max() > 1e-4
 
 
+def test_swapped_outputs_shrink_to_what_gives_them(tmp_path):
+    ends = ("s", "p1")
+    found = reduced(replace(network(), outputs=ends), replace(network(), outputs=ends[::-1]), tmp_path)
+    assert [nodes(m) for m in found.models] == [["MaxPool", "Add"], ["MaxPool"]]
+    first, second = map(ran, found.models)
+    assert not np.array_equal(first, second)
+
+
 def test_two_that_agree_have_nothing_to_reduce(tmp_path):
     with pytest.raises(UsageError, match="nothing to reduce"):
         reduced(network(), network(), tmp_path / "out")

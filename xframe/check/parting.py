@@ -56,12 +56,17 @@ def first_difference(a: Normal, b: Normal, match: Match, feed: Feed) -> tuple[Pr
     def compare(name: str, value: Quantity) -> None:
         wrong.update(x for x in back.get(name, ()) if differs(exact[x], value.real))
 
-    run(second, _named(second, feed), OPERATORS, None, compare)
+    given = run(second, _named(second, feed), OPERATORS, None, compare)
     bad = next((name for name in exact if name in wrong), None)
-    if bad is None:
-        return None
+    if bad is None:  # every layer agrees; the outputs may be others, or in another order
+        ends = zip(first.outputs, second.outputs, given, strict=True)
+        bad, end = next(((x, y) for x, y, q in ends if x in exact and differs(exact[x], q.real)), (None, ""))
+        if bad is None:
+            return None
+        other[bad] = end
+        wrong.add(bad)
     values = {**{name: judged.value for name, judged in exact.items()}, **_named(first, feed)}
-    good = [name for name in values if name not in wrong]
+    good = [name for name in values if name not in wrong and other[name] != other[bad]]
     whole = Problem.of((replace(first, outputs=(bad,)), replace(second, outputs=(other[bad],))), feed)
     found = next((p for p in _cuts(first, second, bad, other, good, values) if differ(p, strict=False)), whole)
     for name in (n for node in found.graphs[0].nodes for n in node.outputs if n in odd):
