@@ -4,29 +4,17 @@ from __future__ import annotations
 
 import itertools
 import re
-import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-from google.protobuf.message import DecodeError
 
+from xframe.check.input_files import ADVICE, Many, read
 from xframe.errors import UsageError
 
 Feed = list[np.ndarray]
 Shapes = Sequence[tuple[int | None, ...]]
-ADVICE = (
-    "give an array, a list or dict of arrays, a list of such, a generator of them, or the path of an .npy, .npz or .pb "
-    "file or of a folder test_data_set_0"
-)
-#: What numpy, zip archives and protobuf raise on files that are none of theirs.
-_UNREADABLE = (
-    OSError, ValueError, EOFError, TypeError, KeyError, RuntimeError, MemoryError, DecodeError, zipfile.BadZipFile,
-    zlib.error,
-)  # fmt: skip
 
 
 def feeds(
@@ -90,8 +78,8 @@ def settled(given: Any, count: int = 2) -> Any:
         A file that can't be read, a generator that fails or gives nothing.
     """
     if isinstance(given, str | Path):
-        return _read(Path(given))
-    if isinstance(given, Mapping | _Many) or _array_like(given):
+        return read(Path(given))
+    if isinstance(given, Mapping | Many) or _array_like(given):
         return given
     if isinstance(given, list | tuple):
         return [settled(x) if isinstance(x, str | Path) else x for x in given]
@@ -100,16 +88,12 @@ def settled(given: Any, count: int = 2) -> Any:
             return settled(given(), count)
         if isinstance(given, Iterable):
             found = list(itertools.islice(given, count))
-            return _Many(found if found else _nothing())
+            return Many(found if found else _nothing())
     except UsageError:
         raise
     except Exception as e:  # somebody else's code
         raise UsageError(f"what makes the inputs failed: {type(e).__name__}: {e}") from e
     raise UsageError(f"a {type(given).__name__} can't be inputs: {ADVICE}")
-
-
-class _Many(list[Any]):
-    """Several feeds, where a list of arrays would be one."""
 
 
 def _nothing() -> list[Any]:
@@ -154,8 +138,8 @@ def _items(given: Any, known: int | None) -> list[Any]:
     """The feeds in what was given. A list of arrays is one feed, but several where the model has one input."""
     if isinstance(given, Mapping) or _array_like(given):
         return [given]
-    if isinstance(given, _Many) or not all(_array_like(x) for x in given):
-        items = list(itertools.chain(*(x if isinstance(x, _Many) else [x] for x in given)))
+    if isinstance(given, Many) or not all(_array_like(x) for x in given):
+        items = list(itertools.chain(*(x if isinstance(x, Many) else [x] for x in given)))
     else:
         items = list(given) if known == 1 else [given]
     if not items or (isinstance(items[0], list) and not items[0]):
@@ -209,45 +193,6 @@ def _array(x: Any, name: str, casts: dict[str, None]) -> np.ndarray:
         bad = int(np.size(found) - np.isfinite(found).sum())
         raise UsageError(f"input {name} has {bad} values that are NaN or infinite in float32: nothing can be compared")
     return found
-
-
-def _read(path: Path) -> Any:
-    try:
-        if path.is_dir():
-            return _folder(path)
-        if path.suffix == ".pb":
-            return _tensors(path.parent) if re.fullmatch(r"input_\d+\.pb", path.name) else [_tensor(path)]
-        if path.suffix not in (".npy", ".npz"):
-            raise UsageError(f"{path} is no .npy, .npz or .pb file, and no folder: {ADVICE}")
-        with path.open("rb") as f:  # numpy leaves its own open where it fails
-            loaded = np.load(f, allow_pickle=False)
-            return loaded if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
-    except FileNotFoundError:
-        raise UsageError(f"{path}: no such file of inputs") from None
-    except _UNREADABLE as e:
-        raise UsageError(f"{path} can't be read as arrays, and pickled objects are refused: {e}") from e
-
-
-def _folder(path: Path) -> Any:
-    if (path / "input_0.pb").is_file():
-        return _tensors(path)
-    sets = [p for p in path.glob("test_data_set_*") if (p / "input_0.pb").is_file()]
-    if not sets:
-        raise UsageError(f"{path} has no input_0.pb and no test_data_set_0 with one: {ADVICE}")
-    return _Many(_tensors(p) for p in sorted(sets, key=lambda p: (len(p.name), p.name)))
-
-
-def _tensors(folder: Path) -> list[np.ndarray]:
-    files = itertools.takewhile(Path.is_file, (folder / f"input_{i}.pb" for i in itertools.count()))
-    return [_tensor(p) for p in files]
-
-
-def _tensor(path: Path) -> np.ndarray:
-    tensor = onnx.TensorProto()
-    tensor.ParseFromString(path.read_bytes())
-    if tensor.data_location == onnx.TensorProto.EXTERNAL or tensor.external_data:
-        raise UsageError(f"{path} keeps its data in another file: save the tensor with its data inside")
-    return onnx.numpy_helper.to_array(tensor)
 
 
 def _name(i: int, names: Sequence[str] | None) -> str:

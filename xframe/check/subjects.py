@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError, EncodeError
 
 from xframe import exports, files, zoo
 from xframe.check.interface import Interface, interface
+from xframe.check.kinds import framework_of
 from xframe.equivalence.result import Subject
 from xframe.errors import ModelError, UsageError, XframeError
 from xframe.normal import loading
@@ -25,31 +26,12 @@ from xframe.subject import is_file
 
 Feed = Sequence[np.ndarray]
 
-ADVICE = (
-    "give the path of an ONNX file, a registered model (alexnet, alexnet@tensorflow), an onnx.ModelProto, a "
-    "torch.nn.Module, a Keras model, a tf.function or tf.Module, a JAX function, or a pair (JAX function, params) or "
-    "(flax module, variables)"
-)
 #: Suffix of a file that another tool reads -> how.
 _OTHERS = {
     **dict.fromkeys((".pt", ".pth", ".bin", ".safetensors"), "make the torch.nn.Module, load its weights, and give it"),
     **dict.fromkeys((".keras", ".h5"), "give the model of keras.models.load_model"),
     ".tflite": "convert it with tf2onnx",
     ".pt2": "give the module of torch.export.load(...).module()",
-}
-#: Where a class of the model's, or one that it is derived from, is defined -> the framework that it is of.
-_HOMES = {
-    "torch.nn.modules.module": "pytorch",
-    "torch.fx.graph_module": "pytorch",
-    "keras": "tensorflow",
-    "tensorflow": "tensorflow",
-}
-#: Things that are near a model -> what to give in their place.
-_NEAR = {
-    "torch.export.exported_program": "its .module()",
-    "onnxruntime": "the path of the ONNX file that the session runs",
-    "onnx": "an onnx.ModelProto",
-    "torch": "a torch.nn.Module",
 }
 
 
@@ -139,26 +121,7 @@ def open_subject(
 
 def live(thing: Any) -> Live:
     """A user's model behind the common contract. Raises UsageError, with what can be given, and Unavailable."""
-    return load_class(LIVE, _framework(thing))(thing)
-
-
-def _framework(thing: Any) -> str:
-    """Which framework a model is of, told by where its classes are defined, so that nothing is imported for it."""
-    if isinstance(thing, type):
-        raise UsageError(f"{thing.__qualname__} is a class: give a model made of it")
-    places = [c.__module__ for c in type(thing).__mro__]
-    for home, framework in _HOMES.items():
-        if any(p == home or p.startswith(home + ".") for p in places):
-            return framework
-    for near, instead in _NEAR.items():
-        if any(p == near or p.startswith(near + ".") for p in places):
-            raise UsageError(f"a {type(thing).__qualname__} can't be checked: give {instead}")
-    if isinstance(thing, tuple):
-        if len(thing) == 2 and (callable(thing[0]) or hasattr(thing[0], "apply")):
-            return "jax"
-    elif callable(thing):
-        return "jax"
-    raise UsageError(f"a {type(thing).__qualname__} can't be checked: {ADVICE}")
+    return load_class(LIVE, framework_of(thing))(thing)
 
 
 def _registered(text: str, name: str, feeds: Sequence[Feed] | None, sizes: dict[str, int]) -> Opened:
