@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import sha256
+from hashlib import blake2b
+from itertools import product
+from math import isqrt, prod
 
 import numpy as np
 
 from xframe.equivalence.graph import Graph
 
 #: Bytes of a weight that are made contiguous at a time to be hashed: a transposed view of a file is never copied whole.
-BLOCK = 1 << 24
+BLOCK = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -31,13 +33,22 @@ class Weight:
     @cached_property
     def digest(self) -> str:
         """Hash of shape, dtype and values; -0.0 counts as 0.0. Equal arrays in any memory layout have the same."""
-        digest = sha256(repr((self.array.shape, self.array.dtype.str)).encode())
-        rows = self.array.reshape(1) if not self.array.ndim else self.array
-        step = max(1, BLOCK // max(rows[:1].nbytes, 1))
-        for start in range(0, len(rows), step):
-            part = np.ascontiguousarray(rows[start : start + step])
-            digest.update((part + 0 if part.dtype.kind == "f" else part).tobytes())
+        digest = blake2b(repr((self.array.shape, self.array.dtype.str)).encode(), digest_size=32)
+        for part in _tiles(self.array):
+            whole = np.ascontiguousarray(part)
+            digest.update((whole + 0 if whole.dtype.kind == "f" else whole).data)
         return digest.hexdigest()
+
+
+def _tiles(array: np.ndarray) -> Iterator[np.ndarray]:
+    """Blocks of the first two axes, as square as may be: of a transposed view of a file, each page is read once."""
+    matrix = array.reshape(array.shape + (1,) * (2 - array.ndim)) if array.ndim < 2 else array
+    rows, columns = matrix.shape[:2]
+    room = max(BLOCK // max(array.itemsize * prod(matrix.shape[2:]), 1), 1)
+    wide = min(max(columns, 1), max(isqrt(room), room // max(rows, 1)))
+    high = max(room // wide, 1)
+    for i, j in product(range(0, rows, high), range(0, columns, wide)):
+        yield matrix[i : i + high, j : j + wide]
 
 
 @dataclass(frozen=True)
