@@ -43,6 +43,11 @@ class Side:
     def name(self) -> str:
         return self.opened.subject.name
 
+    @property
+    def still(self) -> bool:
+        """Whether nothing changes the loss."""
+        return not any(judged.value.any() for judged in self.exact.values())
+
     def evaluate(self, feed: Feed, cotangents: Sequence[Array]) -> None:
         """Fills it with the gradients for one feed, both in the subject's own order and layout."""
         graph: Graph = self.opened.graph
@@ -98,6 +103,7 @@ def compare(
             for number, feed in enumerate(feeds):
                 _evaluate(*sides, signature, feed, seed + number)
                 differences = [d for side in sides for d in _own(side, doubts)]
+                doubts += [f"all gradients of {s.name} are zero: nothing was compared" for s in sides if s.still]
                 across, rows = _across(*sides, signature.inputs, doubts)
                 differences = differences or across  # what is wrong in itself explains the rest
                 if differences:
