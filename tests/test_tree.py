@@ -1,6 +1,7 @@
 """The shape of the source: which way imports go, how large it is, what the package shows."""
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -53,9 +54,13 @@ def module(path):
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
+@functools.cache
 def imports(path, everywhere=True):
     """Modules that a file imports; without ``everywhere`` only at its top level, TYPE_CHECKING left out."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return tuple(_imports(ast.parse(path.read_text(encoding="utf-8")), everywhere))
+
+
+def _imports(tree, everywhere):
     known = {module(p) for p in SOURCES}
     for node in ast.walk(tree) if everywhere else tree.body:
         if isinstance(node, ast.Import):

@@ -154,7 +154,7 @@ def _near(steps: Steps, paired: dict[int, int], start: int, down: bool) -> Itera
     ring: list[tuple[int, tuple[float, ...]]] = [(n, ()) for n in near]
     seen: set[int] = set()
     while ring:
-        fresh = []
+        fresh: list[tuple[int, tuple[float, ...]]] = []
         for n, skipped in ring:
             if n >= 0 and n not in paired and n not in seen and len(fresh) < 2 * SKIPS:
                 seen.add(n)

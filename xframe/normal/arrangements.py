@@ -163,7 +163,7 @@ def _same_elements(a: np.ndarray, b: np.ndarray, axis: int) -> bool:
 
 def _slices(array: np.ndarray, axis: int) -> Iterator[bytes]:
     for i in range(array.shape[axis]):
-        yield blake2b(np.ascontiguousarray(np.take(array, i, axis=axis) + 0), digest_size=16).digest()
+        yield blake2b(np.ascontiguousarray(np.take(array, i, axis=axis) + 0).tobytes(), digest_size=16).digest()
 
 
 def _order(order: list[int], what: str) -> str:

@@ -197,10 +197,9 @@ def _ceil(layer: Layer, a: int, b: int) -> Difference:
 
 
 def _count_pads(layer: Layer, a: int, b: int) -> Difference:
-    words = ["counts the padding in its averages", "does not (count_include_pad)"]
-    if not a:
-        words = ["leaves the padding out of its averages", "counts it (count_include_pad)"]
-    return layer.says("pooling", *words)
+    if a:
+        return layer.says("pooling", "counts the padding in its averages", "does not (count_include_pad)")
+    return layer.says("pooling", "leaves the padding out of its averages", "counts it (count_include_pad)")
 
 
 def _cast(layer: Layer, a: int, b: int) -> Difference:
