@@ -1,14 +1,20 @@
 """xframe: is it the framework, or the convolution kernels it picks?
 
 ``xframe.compare(xframe.Request("alexnet"))`` is what the command line does; ``Budget`` says how much to measure.
+``xframe.check_equivalence(["a.onnx", "b.onnx"])`` tells whether models compute the same function, and where they part.
 """
 
 import importlib
 
 __version__ = "0.1.0"
-__all__ = ["Budget", "Request", "compare"]
+__all__ = ["Budget", "Request", "check_equivalence", "compare"]
 
-_HOME = {"Budget": "xframe.measure", "Request": "xframe.comparison", "compare": "xframe.comparison"}
+_HOME = {
+    "Budget": "xframe.measure",
+    "Request": "xframe.comparison",
+    "check_equivalence": "xframe.check.api",
+    "compare": "xframe.comparison",
+}
 
 
 def __getattr__(name):
