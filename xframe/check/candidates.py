@@ -139,13 +139,13 @@ def _row(judge: _Judge, runner: Runner, told: Progress, limits: dict[str, float]
         try:
             return _judged(judge, runner, _native(judge.opened, judge.feeds))
         except XframeError as e:
-            return RunRow(name, str(runner), State.UNCHECKED, str(e))
+            return _unchecked(name, runner, e)
     with Engine(runner, **limits) as engine:  # type: ignore[arg-type]
         try:
             ran = engine.run(judge.opened.path, judge.opened.graph, judge.feeds)
             row = _judged(judge, runner, ran)
         except XframeError as e:
-            return RunRow(name, str(runner), State.UNCHECKED, f"{e.outcome.value.lower()}: {e}")
+            return _unchecked(name, runner, e)
         wrong = _wrong_feed(judge, ran)
         if wrong is None or ran.dtype in _COARSER:
             return row
@@ -154,6 +154,10 @@ def _row(judge: _Judge, runner: Runner, told: Progress, limits: dict[str, float]
     level = _levels(judge, runner.label, wrong, limits) if runner.backend == LEVELLED else ""
     reason = "; ".join(filter(None, (row.reason, level, found.reason)))
     return replace(row, reason=reason, blamed=found.layer, layers=found.layers)
+
+
+def _unchecked(name: str, runner: Runner, error: XframeError) -> RunRow:
+    return RunRow(name, str(runner), State.UNCHECKED, f"{error.outcome.value.lower()}: {error}")
 
 
 def _judged(judge: _Judge, runner: Runner, ran: Ran) -> RunRow:
