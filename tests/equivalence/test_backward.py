@@ -24,6 +24,8 @@ CASES = [
     case("Conv", IMAGE, (6, 2, 3, 3), dilations=[2, 1], group=3),
     case("Conv", (2, 4, 9), (4, 1, 3), (4,), group=4, auto_pad="SAME_UPPER", strides=[2]),
     case("Conv", (1, 2, 5, 5, 4), (3, 2, 3, 2, 2), pads=[1, 1, 0, 0, 0, 1]),
+    case("ConvTranspose", (2, 4, 5, 4), (4, 3, 3, 2), (3,), strides=[2, 1], pads=[1, 0, 2, 1], output_padding=[1, 0]),
+    case("ConvTranspose", (2, 4, 5, 4), (4, 3, 3, 2), (6,), group=2, dilations=[1, 2]),
     case("MatMul", (3, 5), (5, 4)),
     case("MatMul", (2, 3, 5), (5, 4)),
     case("MatMul", (2, 3, 3, 5), (3, 5, 4)),
@@ -41,6 +43,17 @@ CASES = [
     case("ReduceSum", IMAGE, ints=[[2]], keepdims=1),
     case("ReduceMax", IMAGE, axes=[1, 3], keepdims=0),
     case("ReduceMax", IMAGE),
+    case("ReduceMin", IMAGE, axes=[1], keepdims=0),
+    case("ReduceSumSquare", IMAGE, axes=[1], keepdims=0),
+    case("ReduceL2", IMAGE, axes=[2, 3]),
+    case("Where", IMAGE, (7, 8), ints=[np.arange(48).reshape(6, 1, 8) % 3 == 0]),
+    case("LayerNormalization", IMAGE, (7, 8), (7, 8), axis=2, opset=17),
+    case("LayerNormalization", IMAGE, (8,), epsilon=0.1, opset=17),
+    case("InstanceNormalization", IMAGE, (6,), (6,)),
+    case("GroupNormalization", IMAGE, (6,), (6,), num_groups=3, opset=21),
+    case("GroupNormalization", IMAGE, (3,), (3,), num_groups=3, opset=18),
+    case("Resize", IMAGE, ints=[[1.0, 1.0, 2.0, 1.5]], mode="nearest", opset=10),
+    case("Upsample", IMAGE, ints=[[1.0, 1.0, 2.0, 1.5]], opset=9),
     *(case(op, (3, 40)) for op in backward.adjoints_pointwise.SLOPES if op not in ("Log", "Sqrt", "Gelu")),
     case("Log", (3, 40), shift=6.0),
     case("Sqrt", (3, 40), shift=6.0),
@@ -98,9 +111,8 @@ def test_agrees_with_finite_differences(what):
     floats = [f"x{i}" for i in range(len(shapes))]
     constants = {f"i{i}": a for i, a in enumerate(ints)}
     outputs = tuple(f"y{i}" for i in range(count))
-    net = Graph(
-        (Node("n", op, (*floats, *constants), outputs, attrs, opset),), constants, tuple(floats), outputs, ((),)
-    )
+    names = (*constants, *floats) if op == "Where" else (*floats, *constants)
+    net = Graph((Node("n", op, names, outputs, attrs, opset),), constants, tuple(floats), outputs, ((),))
     at = {name: r.standard_normal(shape) + shift for name, shape in zip(floats, shapes, strict=True)}
 
     def forward(feeds):
@@ -197,6 +209,46 @@ def test_float32_gradients_stay_within_their_bound(spec):
             assert (off <= ours[name].bound).all(), name
             # A rounding error, not a tolerance. (Where a choice is open the whole jump is allowed.)
             assert np.median(ours[name].bound) <= 1e-2 * np.abs(gradient).max(), name
+
+
+SMOOTH = {
+    "Tanh": ({}, lambda F, x: F.tanh(x)),
+    "Sigmoid": ({}, lambda F, x: F.sigmoid(x)),
+    "Softplus": ({}, lambda F, x: F.softplus(x)),
+    "Elu": ({}, lambda F, x: F.elu(x)),
+    "Selu": ({}, lambda F, x: F.selu(x)),
+    "Mish": ({}, lambda F, x: F.mish(x)),
+    "Gelu": ({}, lambda F, x: F.gelu(x)),
+    "HardSwish": ({}, lambda F, x: F.hardswish(x)),
+    "HardSigmoid": ({"alpha": 1 / 6}, lambda F, x: F.hardsigmoid(x)),
+    "Softmax": ({"axis": 1}, lambda F, x: F.softmax(x, 1)),
+    "LogSoftmax": ({"axis": 1}, lambda F, x: F.log_softmax(x, 1)),
+    "LayerNormalization": ({"axis": 1}, lambda F, x: F.layer_norm(x, (48,))),
+    "ReduceL2": ({"axes": [1]}, lambda F, x: x.norm(dim=1, keepdim=True)),
+}
+
+
+@pytest.mark.parametrize("op", SMOOTH)
+def test_float32_gradients_of_one_operator(op):
+    """Between two products, with errors that arrive from both sides."""
+    import torch
+
+    attrs, function = SMOOTH[op]
+    r, names = np.random.default_rng(5), ("h", "ones") if op == "LayerNormalization" else ("h",)
+    last = 1 if op == "ReduceL2" else 48
+    w = {"w": r.standard_normal((64, 48)) / 4, "v": r.standard_normal((last, 20)) / 7, "x": r.standard_normal((16, 64))}
+    w = {name: a.astype(np.float32) for name, a in w.items()}
+    nodes = Node("a", "MatMul", ("x", "w"), ("h",)), Node("n", op, names, ("y",), attrs)
+    nodes += (Node("b", "MatMul", ("y", "v"), ("z",)),)
+    constants = {"w": w["w"], "v": w["v"], "ones": np.ones(48, np.float32)}
+    cotangent = r.standard_normal((16, 20)).astype(np.float32)
+    ours = backward.gradients(Graph(nodes, constants, ("x",), ("z",), ((),)), {"x": w["x"]}, [cotangent])
+    t = {name: torch.tensor(a, requires_grad=True) for name, a in w.items()}
+    ((function(torch.nn.functional, t["x"] @ t["w"]) @ t["v"]) * torch.tensor(cotangent)).sum().backward()
+    for name, a in t.items():
+        off = np.abs(a.grad.numpy() - ours[name].value)
+        assert (off <= ours[name].bound).all(), name
+        assert np.median(ours[name].bound) <= 1e-3 * np.abs(ours[name].value).max(), name
 
 
 def test_a_fault_leaves_the_bound():

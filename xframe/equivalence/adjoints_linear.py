@@ -34,6 +34,16 @@ def _grouped(a: Array, groups: int) -> Array:
     return a.reshape(a.shape[0], groups, a.shape[1] // groups, -1)
 
 
+def _filters(a: Array, images: Array, window: Window, groups: int, shape: tuple[int, ...]) -> Array:
+    """Sum over images and positions of ``a`` [N, O, *out] times what the window shows: weights of ``shape``."""
+    outputs = a.shape[2:]
+    out, flat = np.empty((groups, shape[0] // groups, shape[1], math.prod(window.kernel))), _grouped(a, groups)
+    padded = window.pad(images, 0.0)
+    for t, view in enumerate(window.offsets(padded, slice(0, outputs[0]), outputs)):
+        out[..., t] = (flat @ _grouped(view, groups).swapaxes(2, 3)).sum(axis=0)
+    return out.reshape(shape)
+
+
 def conv(node: Node, args: Args, outs: Args, gs: Args) -> list[Quantity | None]:
     x, w, g = args[0], args[1], gs[0]
     groups, size = node.attrs.get("group", 1), x.value.shape[2:]
@@ -50,17 +60,31 @@ def conv(node: Node, args: Args, outs: Args, gs: Args) -> list[Quantity | None]:
         return _within(window, out, size)
 
     def filters(a: Array, images: Array) -> Array:
-        out, flat = np.empty((*shape, taps)), _grouped(a, groups)
-        padded = window.pad(images, 0.0)
-        for t, view in enumerate(window.offsets(padded, slice(0, outputs[0]), outputs)):
-            out[..., t] = (flat @ _grouped(view, groups).swapaxes(2, 3)).sum(axis=0)
-        return out.reshape(w.value.shape)
+        return _filters(a, images, window, groups, w.value.shape)
 
     pixels = x.value.shape[0] * math.prod(outputs)
     results = [summed(g, w, image, shape[1] * taps), summed(g, x, filters, pixels)]
     bias = len(args) > 2 and args[2] is not None
     axes = (0, *range(2, 2 + len(size)))
     return results + ([summed(g, constant(1.0), lambda a, b: (a * b).sum(axis=axes), pixels)] if bias else [])
+
+
+def conv_transpose(node: Node, args: Args, outs: Args, gs: Args) -> list[Quantity | None]:
+    """The transposed convolution of a transposed convolution is the convolution."""
+    x, w, g = args[0], args[1], gs[0]
+    if node.attrs.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID") or node.attrs.get("output_shape"):
+        raise node.refuse("the gradient is known with explicit pads only")
+    rank, groups = x.value.ndim - 2, node.attrs.get("group", 1)
+    stride, dilation = (tuple(node.attrs.get(k) or (1,) * rank) for k in ("strides", "dilations"))
+    pads = tuple(node.attrs.get("pads") or (0,) * 2 * rank)
+    window = Window(w.value.shape[2:], stride, pads, dilation)
+    axes, pixels = (0, *range(2, 2 + rank)), g.value.size // g.value.shape[1]
+    results: list[Quantity | None] = [
+        summed(g, w, lambda a, v: kernels.conv(a, v, window, groups), math.prod(w.value.shape[1:])),
+        summed(g, x, lambda a, v: _filters(v, a, window, groups, w.value.shape), x.value.size // x.value.shape[1]),
+    ]
+    bias = len(args) > 2 and args[2] is not None
+    return results + ([summed(g, constant(1.0), lambda a, v: (a * v).sum(axis=axes), pixels)] if bias else [])
 
 
 def _outer(x: Quantity, g: Quantity) -> Quantity:
@@ -172,8 +196,9 @@ def reduced_axes(node: Node, args: Args) -> tuple[int, ...]:
 
 
 def reduce_max(node: Node, args: Args, outs: Args, gs: Args) -> list[Quantity | None]:
-    """``ReduceMax`` and ``GlobalMaxPool``."""
+    """``ReduceMax``, ``ReduceMin`` and ``GlobalMaxPool``."""
     x, rank = args[0], args[0].value.ndim
+    x = x if node.op != "ReduceMin" else Quantity(-x.real, x.variance)
     axes = tuple(range(2, rank)) if node.op == "GlobalMaxPool" else reduced_axes(node, args)
     if not axes:
         return [gs[0]]
@@ -204,8 +229,23 @@ def average(node: Node, args: Args, outs: Args, gs: Args) -> list[Quantity | Non
     return [each.moved(lambda a: np.broadcast_to(a, shape))]
 
 
+def sum_of_squares(node: Node, args: Args, outs: Args, gs: Args) -> list[Quantity | None]:
+    """``ReduceSumSquare``: 2 x g; ``ReduceL2``: x g / y."""
+    x, shape = args[0], args[0].value.shape
+    axes = reduced_axes(node, args)
+    kept = tuple(1 if a in axes else n for a, n in enumerate(shape))
+    each = gs[0].moved(lambda a: np.broadcast_to(a.reshape(kept), shape))
+    if node.op == "ReduceSumSquare":
+        return [scaled(each, Quantity(2 * x.real, None if x.variance is None else 4 * x.variance), shape)]
+    y = outs[0].moved(lambda a: np.broadcast_to(a.reshape(kept), shape))
+    inverse = 1 / y.real
+    relative = y.deviation * inverse + 4 * math.sqrt(UNIT)
+    return [scaled(scaled(each, Quantity(inverse, np.square(relative * inverse)), shape), x, shape)]
+
+
 ADJOINTS: dict[str, Adjoint] = {
     "Conv": conv,
+    "ConvTranspose": conv_transpose,
     "MatMul": matmul,
     "Gemm": gemm,
     "MaxPool": max_pool,
@@ -215,4 +255,7 @@ ADJOINTS: dict[str, Adjoint] = {
     "ReduceMean": average,
     "ReduceSum": average,
     "ReduceMax": reduce_max,
+    "ReduceMin": reduce_max,
+    "ReduceSumSquare": sum_of_squares,
+    "ReduceL2": sum_of_squares,
 }

@@ -1,4 +1,4 @@
-"""Reverse mode of what works element by element, and of the three normalisations (LRN, batch norm, softmax)."""
+"""Reverse mode of what works element by element."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from xframe.equivalence import kernels
-from xframe.equivalence.adjoints import Adjoint, added, choice, constant, scaled, slope, summed
-from xframe.equivalence.bounds import UNIT, Quantity
+from xframe.equivalence.adjoints import EVEN, Adjoint, choice, constant, scaled, slope
+from xframe.equivalence.bounds import Quantity
+from xframe.equivalence.decisions import undecided
 from xframe.equivalence.graph import Node
 
 Array = np.ndarray
@@ -63,6 +63,8 @@ SLOPES: dict[str, tuple[Slope, float, float]] = {
     ),
     "Selu": (_selu, LIBRARY, LIBRARY),
     "Celu": (lambda x, a: np.where(x > 0, 1.0, np.exp(np.minimum(x, 0.0) / a.get("alpha", 1.0))), LIBRARY, LIBRARY),
+    "Sin": (lambda x, a: np.cos(x), LIBRARY, LIBRARY),
+    "Cos": (lambda x, a: -np.sin(x), LIBRARY, LIBRARY),
     "Neg": (lambda x, a: -np.ones_like(x), 0, 0),
     "Abs": (lambda x, a: np.sign(x), 0, 0),
     "Exp": (lambda x, a: np.exp(x), LIBRARY, 0),
@@ -171,81 +173,15 @@ def extreme(node: Node, args: Args, outs: Args, gs: Args) -> list[Quantity | Non
     return results
 
 
-def lrn(node: Node, args: Args, outs: Args, gs: Args) -> list[Quantity | None]:
-    """With d = bias + alpha/size sum x^2 over neighbours: gx_j = g_j d_j^-beta - 2 alpha beta / size x_j sum_i h_i,
-
-    h_i = g_i x_i d_i^(-beta-1) over all i that have j as a neighbour. Errors of d are those of its sum and of the x.
-    """
-    x, g = args[0], gs[0]
-    size, alpha, beta, bias = (
-        node.attrs[k] if k == "size" else node.attrs.get(k, v)
-        for k, v in (("size", 0), ("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))
-    )
-
-    def neighbours(a: Array) -> Array:
-        return kernels.channel_sum(a[:, ::-1], size)[:, ::-1]
-
-    d = bias + alpha / size * kernels.channel_sum(np.square(x.real), size)
-    of_d = 2 * alpha / size * np.sqrt(kernels.channel_sum(np.square(x.real * x.deviation), size)) / d
-    relative = (beta + 1) * of_d + np.sqrt(UNIT) * (LIBRARY + (beta + 1) * (np.sqrt(size + 4) + np.abs(np.log(d))))
-    scale = d**-beta
-    direct = scaled(g, Quantity(scale, np.square(scale * relative)), x.value.shape)
-    share = scale / d * x.real
-    deviation = np.abs(share) * relative + scale / d * x.deviation
-    gathered = summed(g, Quantity(share, np.square(deviation)), lambda a, b: neighbours(a * b), size)
-    through = scaled(gathered, Quantity(-2 * alpha * beta / size * x.real, _times(x, 2 * alpha * beta / size)), d.shape)
-    return [added([direct, through])]
-
-
-def _times(x: Quantity, factor: float) -> Array:
-    """Variance of ``factor * x``."""
-    return np.square(factor * x.deviation) + np.square(factor * x.real) * UNIT
-
-
-def batch_norm(node: Node, args: Args, outs: Args, gs: Args) -> list[Quantity | None]:
-    """With s = 1 / sqrt(var + epsilon): y = (x - mean) s scale + shift. Also in the form x a + b, as in the forward."""
-    x, g = args[0], gs[0]
-    shape = (1, -1, *(1,) * (x.value.ndim - 2))
-    scale, _, mean, var = (q.real.reshape(shape) for q in args[1:])
-    inverse = 1.0 / np.sqrt(var + node.attrs.get("epsilon", 1e-5))
-    exact = np.square(4 * scale * inverse) * UNIT
-    centred = (x.real - mean) * inverse
-    # sum g (x - mean) may be computed as sum g x - mean sum g, which cancels.
-    spoiled = np.square(inverse) * (UNIT * (np.square(x.real) + np.square(mean)) + np.square(x.deviation))
-    normalised = Quantity(centred, np.broadcast_to(16 * UNIT * np.square(centred) + spoiled, x.value.shape))
-    axes = tuple(a for a in range(x.value.ndim) if a != 1)
-    terms = x.value.size // max(x.value.shape[1], 1)
-
-    def channels(a: Array, b: Array) -> Array:
-        return np.broadcast_to(a * b, x.value.shape).sum(axis=axes)
-
-    of_scale, of_shift = summed(g, normalised, channels, terms), summed(g, constant(1.0), channels, terms)
-    to_mean, to_var = (-scale * inverse).ravel(), (-0.5 * scale * np.square(inverse)).ravel()
+def where(node: Node, args: Args, outs: Args, gs: Args) -> list[Quantity | None]:
+    """Where rounding errors decide the condition, either side may get the gradient."""
+    condition, a, b = args
+    doubt = np.square(EVEN * np.asarray(undecided(condition), np.float64))
     return [
-        scaled(g, Quantity(scale * inverse, exact), x.value.shape),
-        of_scale,
-        of_shift,
-        scaled(of_shift, Quantity(to_mean, exact.ravel()), to_mean.shape),
-        scaled(of_scale, Quantity(to_var, np.square(8 * to_var) * UNIT), to_var.shape),
+        None,
+        scaled(gs[0], Quantity(condition.value.astype(np.float64), doubt), a.value.shape),
+        scaled(gs[0], Quantity(1.0 - condition.value, doubt), b.value.shape),
     ]
-
-
-def softmax(node: Node, args: Args, outs: Args, gs: Args) -> list[Quantity | None]:
-    """``Softmax``: gx = p (g - sum p g); ``LogSoftmax``: gx = g - p sum g. Old opsets: all axes from ``axis``."""
-    y, g, rank = outs[0], gs[0], args[0].value.ndim
-    axis = node.attrs.get("axis", -1 if node.opset >= 13 else 1) % rank
-    axes = (axis,) if node.opset >= 13 else tuple(range(axis, rank))
-    terms = math.prod(args[0].value.shape[a] for a in axes)
-    if node.op == "LogSoftmax":
-        p = np.exp(y.real)
-        p = Quantity(p, np.square(p) * (np.asarray(y.deviation) ** 2 + LIBRARY**2 * UNIT))
-        whole = summed(g, constant(1.0), lambda a, b: (a * b).sum(axis=axes, keepdims=True), terms)
-        taken = scaled(whole, Quantity(-p.real, p.variance), p.value.shape)
-        return [added([g, taken])]
-    whole = summed(g, y, lambda a, b: (a * b).sum(axis=axes, keepdims=True), terms)
-    difference = g.real - whole.real
-    deviation = g.deviation + whole.deviation + np.sqrt(UNIT) * (np.abs(g.real) + np.abs(whole.real))
-    return [scaled(Quantity(difference, np.square(deviation)), y, y.value.shape)]
 
 
 ADJOINTS: dict[str, Adjoint] = {
@@ -261,8 +197,5 @@ ADJOINTS: dict[str, Adjoint] = {
     "Pow": power,
     "Max": extreme,
     "Min": extreme,
-    "LRN": lrn,
-    "BatchNormalization": batch_norm,
-    "Softmax": softmax,
-    "LogSoftmax": softmax,
+    "Where": where,
 }

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from xframe.equivalence import adjoints_linear, adjoints_pointwise
+from xframe.equivalence import adjoints_linear, adjoints_normalisations, adjoints_pointwise
 from xframe.equivalence.adjoints import Adjoint, added
 from xframe.equivalence.bounds import FLOOR, UNIT, Quantity
 from xframe.equivalence.graph import Graph, Node, run
@@ -27,6 +27,9 @@ _ALL = ("Concat",)
 
 def moving(node: Node, args: Args, outs: Args, gs: Args) -> list[Quantity | None]:
     """Any operator that only moves elements: it is run on their positions, and each gradient goes back to its own."""
+    resized = node.op in ("Resize", "Upsample")
+    if resized and (node.attrs.get("mode", "nearest") != "nearest" or "extrapolation_value" in node.attrs):
+        raise node.refuse("the gradient of an interpolation is not known here")
     count = len(args) if node.op in _ALL else 1
     sizes = [q.value.size for q in args[:count]]
     starts = np.concatenate(([0], np.cumsum(sizes)))
@@ -80,10 +83,13 @@ MOVING = (
     "Pad",
     "DepthToSpace",
     "SpaceToDepth",
+    "Resize",
+    "Upsample",
 )
 ADJOINTS: dict[str, Adjoint] = {
     **adjoints_linear.ADJOINTS,
     **adjoints_pointwise.ADJOINTS,
+    **adjoints_normalisations.ADJOINTS,
     **dict.fromkeys(MOVING, moving),
     **dict.fromkeys(("Identity", "Dropout", "Cast"), through),
 }
