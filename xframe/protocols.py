@@ -72,12 +72,15 @@ class Live(Protocol):
     def export(self, feeds: List[Any]) -> Any:
         """An ``onnx.ModelProto`` for inputs of the shapes of ``feeds``, in the same mode."""
 
+    def place(self, constants: Mapping[str, Any]) -> None:
+        """Find its weights among the constants of an export that is not from ``export``: one made elsewhere."""
+
     def run(self, feeds: List[Any]) -> List[Any]:
         """The outputs as numpy arrays. Leaves the model as it was: no statistics move."""
 
     def gradients(self, feeds: List[Any], cotangents: List[Any]) -> Tuple[List[Any], Dict[str, Any]]:
         """Gradients of sum(cotangent * output) by the inputs, and by the weights under the names, and in the
-        layouts, of the initializers of the export where that can be told."""
+        layouts, of the initializers of the export; one that is not there as it is has a name that is not there."""
 
 
 class Backend(Protocol):

@@ -6,6 +6,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from nets import SMALL
+from onnx import numpy_helper
 
 from xframe import zoo
 from xframe.errors import UsageError, XframeError
@@ -13,6 +14,7 @@ from xframe.errors import UsageError, XframeError
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
+from xframe.frameworks.pytorch import PyTorch  # noqa: E402
 from xframe.frameworks.pytorch_live import Module  # noqa: E402
 
 
@@ -141,8 +143,11 @@ def test_a_registered_network_has_the_weights_of_its_export():
     assert live.shapes() == [(2, *SMALL.input)]
     (y,) = live.run([x])
     inputs, found = live.gradients([x], [y])
-    names = {t.name: tuple(t.dims) for t in live.export([x]).graph.initializer}
-    assert {n: g.shape for n, g in found.items() if n in names}.items() <= names.items()
+    assert found.keys() == {name for name, _ in live._module.named_parameters()}
+    live.place({t.name: numpy_helper.to_array(t) for t in PyTorch().export(SMALL, weights, 2).graph.initializer})
+    _, placed = live.gradients([x], [y])
+    assert "grouped.weight" in placed
+    assert {"conv.weight", "conv.weight (changed)"} & placed.keys() == {"conv.weight (changed)"}  # with bn folded in
     assert inputs[0].shape == x.shape
     assert np.abs(inputs[0]).max() > 0
 

@@ -136,11 +136,14 @@ def _registered(text: str, name: str, feeds: Sequence[Feed] | None, sizes: dict[
     made, _, _ = exports.export(framework, spec, weights, batch, os.cpu_count() or 1)
     host = framework if framework in LIVE else "pytorch"  # torch.compile is a way to run a module
 
-    def make_live() -> Live:
+    def make_live() -> Live:  # called when there is an opened one
         with np.load(weights, allow_pickle=False) as data:
-            return load_class(LIVE, host).from_spec(spec, {k: data[k] for k in data.files}, batch)
+            native: Live = load_class(LIVE, host).from_spec(spec, {k: data[k] for k in data.files}, batch)
+        native.place(opened.graph.constants)
+        return native
 
-    return _opened(Subject(name, f"{model} exported by {framework}"), Path(made.path), sizes, make_live)
+    opened = _opened(Subject(name, f"{model} exported by {framework}"), Path(made.path), sizes, make_live)
+    return opened
 
 
 def _live(model: Live, name: str, folder: Path, feeds: Sequence[Feed] | None, sizes: dict[str, int]) -> Opened:

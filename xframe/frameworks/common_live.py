@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx
@@ -53,28 +53,54 @@ class Place:
         return x.transpose(self.axes).reshape(self.shape)
 
 
-def adopt(graph: onnx.GraphProto, weights: Mapping[str, np.ndarray]) -> dict[str, Place]:
-    """Find the weights among the initializers, by value, and give these the weights' names.
+@dataclass(frozen=True)
+class Places:
+    """Where an export keeps weights, by their names; ``taken`` are the names of its initializers."""
 
-    A weight that the export changed or left out is not in the result.
-    """
-    arrays = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+    found: Mapping[str, Place] = field(default_factory=dict)
+    taken: frozenset[str] = frozenset()
+
+    def arranged(self, gradients: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Gradients by weight, named and arranged as the export has the weights.
+
+        One of a weight that the export has not as it is keeps its name, unless something else is called so there.
+        """
+        out = {}
+        for name, g in gradients.items():
+            if name in self.found:
+                out[self.found[name].initializer] = self.found[name](g)
+            else:
+                out[f"{name} (changed)" if name in self.taken else name] = g
+        return out
+
+
+def located(constants: Mapping[str, np.ndarray], weights: Mapping[str, np.ndarray]) -> Places:
+    """Find weights among the constants of an export, by value; those of the same name are tried first."""
+    left = dict(constants)
     found: dict[str, Place] = {}
     for name, value in weights.items():
-        candidates = [name, *(other for other in arrays if other != name)]
-        for other in (c for c in candidates if c in arrays):
-            axes = _transposition(value, arrays[other])
+        candidates = [name, *(other for other in left if other != name)]
+        for other in (c for c in candidates if c in left):
+            axes = _transposition(value, left[other])
             if axes is not None:
-                found[name] = Place(other, axes, arrays.pop(other).shape)
+                found[name] = Place(other, axes, left.pop(other).shape)
                 break
-    taken = {t.name for t in graph.initializer} | {v.name for v in graph.input}
-    taken |= {name for node in graph.node for name in node.output}
-    renamed = {p.initializer: name for name, p in found.items() if p.initializer != name and name not in taken}
+    return Places(found, frozenset(constants))
+
+
+def adopt(graph: onnx.GraphProto, weights: Mapping[str, np.ndarray]) -> Places:
+    """:func:`located` among the initializers of a graph, which get the names of the weights."""
+    places = located({t.name: numpy_helper.to_array(t) for t in graph.initializer}, weights)
+    taken = places.taken | {v.name for v in graph.input} | {name for node in graph.node for name in node.output}
+    renamed = {p.initializer: name for name, p in places.found.items() if name not in taken}
     for t in graph.initializer:
         t.name = renamed.get(t.name, t.name)
     for node in graph.node:
         node.input[:] = [renamed.get(name, name) for name in node.input]
-    return {name: replace(p, initializer=renamed.get(p.initializer, p.initializer)) for name, p in found.items()}
+    found = {
+        name: replace(p, initializer=renamed.get(p.initializer, p.initializer)) for name, p in places.found.items()
+    }
+    return Places(found, frozenset(t.name for t in graph.initializer))
 
 
 def _transposition(value: np.ndarray, other: np.ndarray) -> tuple[int, ...] | None:
@@ -87,17 +113,3 @@ def _transposition(value: np.ndarray, other: np.ndarray) -> tuple[int, ...] | No
         if [n for n in moved.shape if n != 1] == wide and np.array_equal(moved.reshape(other.shape), other):
             return axes
     return None
-
-
-def exported_places(weights: Mapping[str, np.ndarray]) -> dict[str, Place]:
-    """What :func:`adopt` finds in a channels-last framework's export of a spec: convolutions are HWIO, there OIHW."""
-    axes = {name: (3, 2, 0, 1) if w.ndim == 4 else tuple(range(w.ndim)) for name, w in weights.items()}
-    return {name: Place(name, axes[name], w.transpose(axes[name]).shape) for name, w in weights.items()}
-
-
-def as_exported(gradients: Mapping[str, np.ndarray], places: Mapping[str, Place]) -> dict[str, np.ndarray]:
-    """Gradients by weight, named and arranged as the export has the weights; as they are where it has them not."""
-    return {
-        places[name].initializer if name in places else name: places[name](g) if name in places else g
-        for name, g in gradients.items()
-    }

@@ -11,13 +11,12 @@ import numpy as np
 from xframe.errors import UsageError
 from xframe.frameworks import common
 from xframe.frameworks.common_live import (
-    Place,
+    Places,
     adopt,
-    as_exported,
     described,
-    exported_places,
     guarded,
     input_names,
+    located,
     output_names,
 )
 from xframe.frameworks.jax import network
@@ -51,8 +50,7 @@ class Function:
         self._shapes: list[tuple[int | None, ...]] | None = None
         #: Leaves that are no weights to learn.
         self._still: frozenset[str] = frozenset()
-        #: Where the export keeps the weights.
-        self._exported: Mapping[str, Place] = {}
+        self._places = Places()
 
     @classmethod
     def from_spec(cls, spec: ModelSpec, weights: Mapping[str, Any], batch: int) -> "Function":
@@ -60,7 +58,6 @@ class Function:
         values = common.channels_last(spec, weights)
         made = cls((lambda w, x: network(spec, w, x), {name: jnp.asarray(value) for name, value in values.items()}))
         made._shapes = [common.channels_last_shape((batch, *spec.input))]
-        made._exported = exported_places(values)
         made._still = frozenset(name for name in values if name.endswith((".mean", ".var")))
         return made
 
@@ -79,9 +76,12 @@ class Function:
             count = len(self._leaves(jax.eval_shape(self._function, self._params, *feeds)))
             inputs = {n: (x.shape, str(x.dtype)) for n, x in zip(input_names(len(feeds)), feeds, strict=True)}
             model = convert(self._function, self._params, inputs, output_names(count))
-        weights = {name: np.asarray(w) for name, w in self._weights().items()}
-        self._exported = adopt(model.graph, weights)
+        self._places = adopt(model.graph, self._values())
         return model
+
+    def place(self, constants: Mapping[str, np.ndarray]) -> None:
+        """See :class:`xframe.protocols.Live`."""
+        self._places = located(constants, self._values())
 
     def gradients(
         self, feeds: list[np.ndarray], cotangents: list[np.ndarray]
@@ -101,7 +101,7 @@ class Function:
             ys, pull = jax.vjp(jax.jit(function), [jnp.asarray(leaves[i]) for i in moving], *map(jnp.asarray, feeds))
             by_weights, *by_inputs = pull([jnp.asarray(c, y.dtype) for c, y in zip(cotangents, ys, strict=True)])
             found = {n: np.asarray(g, np.float32) for n, g in zip(self._weights(), by_weights, strict=True)}
-            return [np.asarray(g) for g in by_inputs], as_exported(found, self._exported)
+            return [np.asarray(g) for g in by_inputs], self._places.arranged(found)
 
     def _weights(self) -> dict[str, Any]:
         """The floating-point leaves of the parameters, by their paths: the names that the export gives them."""
@@ -111,6 +111,9 @@ class Function:
             for path, leaf in leaves
             if jnp.issubdtype(jnp.result_type(leaf), jnp.floating) and _name(path) not in self._still
         }
+
+    def _values(self) -> dict[str, np.ndarray]:
+        return {name: np.asarray(w) for name, w in self._weights().items()}
 
     def _leaves(self, result: Any) -> list[Any]:
         leaves = jax.tree.leaves(result)

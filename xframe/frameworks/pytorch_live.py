@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from onnx import numpy_helper
 from torch import nn
 from torch.utils import _pytree as pytree
 
 from xframe.errors import UsageError
-from xframe.frameworks.common_live import described, guarded, output_names
+from xframe.frameworks.common_live import Places, described, guarded, located, output_names
 from xframe.frameworks.pytorch import module as network
 from xframe.types import ModelSpec
 
@@ -49,6 +50,7 @@ class Module:
         self._module, self._title = module, f"the torch.nn.Module {type(module).__name__}"
         self._shapes: list[tuple[int | None, ...]] | None = None
         self._like = next((p for p in module.parameters() if p.is_floating_point()), torch.zeros(0))
+        self._places = Places()
         self.notes: Sequence[str] = _mode(module)
         if self._like.dtype != torch.float32:
             self.notes = (*self.notes, f"its parameters are {str(self._like.dtype).removeprefix('torch.')}")
@@ -79,7 +81,7 @@ class Module:
             with self._untouched(feeds, f"torch.onnx.export of {self._title}"):
                 program = torch.onnx.export(
                     self._module, tuple(self._tensors(feeds)), dynamo=True, output_names=output_names(count),
-                    verbose=False,
+                    verbose=False, optimize=False,  # which folds weights, and keeps their names
                 )  # fmt: skip
                 assert program is not None
                 model = program.model_proto
@@ -87,7 +89,13 @@ class Module:
             logger.setLevel(level)
         for item in [*model.graph.node, *model.graph.value_info]:
             del item.metadata_props[:]  # stack traces, with the paths of this machine
+        self.place({t.name: numpy_helper.to_array(t) for t in model.graph.initializer})
         return model
+
+    def place(self, constants: Mapping[str, np.ndarray]) -> None:
+        """See :class:`xframe.protocols.Live`."""
+        weights = {name: _array(p) for name, p in self._module.named_parameters()}
+        self._places = located(constants, weights)
 
     def gradients(
         self, feeds: list[np.ndarray], cotangents: list[np.ndarray]
@@ -110,7 +118,7 @@ class Module:
             for p in frozen:
                 p.requires_grad_(False)
         arrays = [_array(torch.zeros_like(x) if g is None else g) for g, x in zip(found, of, strict=True)]
-        return arrays[: len(xs)], dict(zip(weights, arrays[len(xs) :], strict=True))
+        return arrays[: len(xs)], self._places.arranged(dict(zip(weights, arrays[len(xs) :], strict=True)))
 
     def _tensors(self, feeds: list[np.ndarray]) -> list[torch.Tensor]:
         return [torch.tensor(x, dtype=self._like.dtype, device=self._like.device) for x in feeds]

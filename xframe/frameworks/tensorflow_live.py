@@ -9,13 +9,12 @@ import numpy as np
 from xframe.errors import Unsupported, UsageError, XframeError
 from xframe.frameworks import common
 from xframe.frameworks.common_live import (
-    Place,
+    Places,
     adopt,
-    as_exported,
     described,
-    exported_places,
     guarded,
     input_names,
+    located,
     output_names,
 )
 from xframe.frameworks.tensorflow import network, tf  # it sets what TensorFlow reads at its import
@@ -32,8 +31,8 @@ class Model:
         self.notes: Sequence[str] = ()
         self._thing = thing
         self._shapes: list[tuple[int | None, ...]] | None = None
-        #: Where the export keeps the weights.
-        self._exported: Mapping[str, Place] = {}
+        self._places = Places()
+        self._own: Mapping[str, Any] = {}  # variables that the thing does not list itself
         if isinstance(thing, tf.keras.Model | tf.keras.Layer):
             backend = tf.keras.config.backend()
             if backend != "tensorflow":
@@ -55,13 +54,15 @@ class Model:
     @classmethod
     def from_spec(cls, spec: ModelSpec, weights: Mapping[str, Any], batch: int) -> "Model":
         """Input NHWC. Raises UsageError when the weights do not fit the spec."""
-        values = {name: tf.Variable(w, name=name) for name, w in common.channels_last(spec, weights).items()}
+        values = {
+            name: tf.Variable(w, name=name, trainable=not name.endswith((".mean", ".var")))
+            for name, w in common.channels_last(spec, weights).items()
+        }
         shape = common.channels_last_shape((batch, *spec.input))
         # Eager: as a graph, a grouped convolution of variables is fused with its bias, which a CPU's kernels can't do.
         made = cls(lambda x: network(spec, values, x))
         made._shapes = [shape]
-        made._weights = lambda feeds: {n: v for n, v in values.items() if not n.endswith((".mean", ".var"))}  # type: ignore[method-assign]
-        made._exported = exported_places({name: v.numpy() for name, v in values.items()})
+        made._own = values
         return made
 
     def shapes(self) -> list[tuple[int | None, ...]] | None:
@@ -85,8 +86,12 @@ class Model:
         if model is None:
             with self._untouched(feeds, f"the conversion by tf2onnx of {self._title}"):
                 model = convert(lambda *xs: self._fresh(xs), inputs, {}, output_names(count))
-        self._exported = adopt(model.graph, weights)
+        self._places = adopt(model.graph, weights)
         return model
+
+    def place(self, constants: Mapping[str, np.ndarray]) -> None:
+        """See :class:`xframe.protocols.Live`."""
+        self._places = located(constants, {name: v.numpy() for name, v in self._all_weights([]).items()})
 
     def _converted_with_weights_apart(self, feeds: list[np.ndarray], inputs: Any, outputs: list[str]) -> Any:
         """Weights go through the conversion as inputs: tf2onnx copies constants in each of its passes."""
@@ -126,7 +131,7 @@ class Model:
                 found = tf.function(compute, jit_compile=True, autograph=False)()
             arrays = [_array(g) for g in found]
             named = dict(zip(weights, arrays[len(xs) :], strict=True))
-            return arrays[: len(xs)], as_exported(named, self._exported)
+            return arrays[: len(xs)], self._places.arranged(named)
 
     def _tensors(self, feeds: list[np.ndarray]) -> list[Any]:
         return [tf.constant(x) for x in feeds]
@@ -146,14 +151,14 @@ class Model:
         concrete = getattr(self._thing, "get_concrete_function", None)
         if concrete is not None and not hasattr(self._thing, "structured_input_signature"):
             return list(concrete(*(tf.TensorSpec(x.shape, tf.float32) for x in feeds)).variables)
-        return list(getattr(self._thing, "variables", ()))
+        return list(getattr(self._thing, "variables", self._own.values()))
 
     def _all_weights(self, feeds: list[np.ndarray]) -> dict[str, Any]:
         """The float variables by name; several of one name are counted."""
         if self.kind == "Keras model":
             return {v.path: v.value for v in self._thing.variables if v.dtype == "float32"}
-        found: dict[str, Any] = {}
-        for v in self._variables(feeds):
+        found: dict[str, Any] = dict(self._own)
+        for v in () if found else self._variables(feeds):
             name = v.name.removesuffix(":0")
             if v.dtype == tf.float32:
                 found[name if name not in found else f"{name}_{len(found)}"] = v
