@@ -247,3 +247,10 @@ def test_what_could_not_be_compared_is_unchecked(value):
     assert verdict(outputs(blind, blind), (), "torch")[0] is State.UNCHECKED
     assert verdict((), (), "torch")[0] is State.UNCHECKED
     assert numerics.outputs([], []) == ()
+
+
+def test_empty_tensors_are_unchecked():
+    nothing = [[judged(np.ones((0, 3)))]]
+    (row,) = outputs(nothing, nothing)
+    assert (row.ok, row.statistics) == (False, None)
+    assert "empty" in row.reason

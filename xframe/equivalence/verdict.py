@@ -59,6 +59,8 @@ def shares(got: np.ndarray, want: Judged) -> tuple[np.ndarray, np.ndarray]:
     """
     with np.errstate(invalid="ignore", over="ignore"):
         deviation = np.abs(got.astype(np.float64) - want.value)
+        if deviation.size and want.bound.min() > 0 and np.isfinite(want.bound.max()) and np.isfinite(deviation.max()):
+            return deviation, deviation / want.bound
     deviation = np.where(np.isfinite(deviation), deviation, np.inf)
     share = np.divide(deviation, want.bound, out=np.where(deviation > 0, np.inf, 0.0), where=want.bound > 0)
     return deviation, np.where(np.isfinite(want.bound), share, np.inf)
