@@ -158,6 +158,37 @@ def test_scale_and_shift_are_batch_normalisation():
     assert ops(form(proto(shared, weights))) == ["Mul", "Add", "Add"]
 
 
+def test_batch_normalisation_written_out():
+    """As a framework without the operator exports it, before anything it could pass into."""
+    mean, scale, shift = (np.array(v, np.float32) for v in ([1, 2, 3, 4], [2, 0.5, 4, 1], [0, 1, 2, -1]))
+    parts = {k: v.reshape(4, 1, 1) for k, v in (("m", mean), ("a", scale), ("b", shift))}
+    apart = form(proto([("Sub", "x m", "t"), ("Mul", "t a", "u"), ("Add", "u b", "y")], parts))
+    ones = np.ones(4, np.float32)
+    node = ("BatchNormalization", "x a b m v", "y", {"epsilon": 0.0})
+    assert equal(apart, form(proto([node], {"a": scale, "b": shift, "m": mean, "v": ones})))
+    assert ops(apart) == ["BatchNormalization"]
+    assert not equal(apart, form(proto([node], {"a": scale, "b": shift, "m": -mean, "v": ones})))
+    scaled = form(proto([node], {"a": scale, "b": 0 * shift, "m": 0 * mean, "v": ones}))
+    assert equal(scaled, form(proto([("Mul", "x a", "y")], parts)))
+
+
+def test_indices_of_a_maximum_stay():
+    attrs = {"kernel_shape": [8, 8], "auto_pad": "VALID"}
+    both = form(proto([("MaxPool", "x", "y i", attrs)]), evaluate=False)
+    assert ops(both) == ["MaxPool"]
+    assert both.graph.nodes[0].outputs == ("y", "i")
+    assert ops(form(proto([("MaxPool", "x", "y", attrs)]))) == ["GlobalMaxPool"]
+
+
+def test_transposed_convolution_with_an_output_shape():
+    def made(**attrs):
+        return form(proto([("ConvTranspose", "x w", "y", attrs)], {"w": r(4, 2, 3, 3)}))
+
+    assert equal(made(strides=[2, 2], output_shape=[16, 16]), made(strides=[2, 2], pads=[1, 1, 0, 0]))
+    assert equal(made(strides=[2, 2], auto_pad="SAME_UPPER"), made(strides=[2, 2], pads=[0, 0, 1, 1]))
+    assert not equal(made(strides=[2, 2], auto_pad="SAME_UPPER"), made(strides=[2, 2], auto_pad="SAME_LOWER"))
+
+
 def test_training_mode_is_kept():
     model = normalised()
     model.graph.node[1].attribute.append(onnx.helper.make_attribute("training_mode", 1))

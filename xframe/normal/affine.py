@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,9 @@ from xframe.normal.form import Weight
 from xframe.normal.fusing import Fuser, Fusion
 
 Array = np.ndarray
+
+#: Attributes of a batch normalisation that is a scale and a shift: its mean is 0, its variance 1.
+CANONICAL = {"epsilon": 0.0, "momentum": 0.9, "training_mode": 0}
 
 
 def per_channel(f: Fuser, tensor: str, like: str) -> Array | None:
@@ -52,14 +56,7 @@ def add(f: Fuser, node: Node) -> bool:
 def added(f: Fuser, node: Node) -> bool:
     """A second constant for each channel, after a bias, a scale or a batch normalisation."""
     shift = per_channel(f, node.inputs[1], node.inputs[0])
-    if shift is None:
-        return False
-    before = f.before(node.inputs[0], "Mul")
-    scale = per_channel(f, before.inputs[1], before.inputs[0]) if before is not None else None
-    if before is not None and scale is not None and f.array(before.inputs[1]).size > 1:  # type: ignore[union-attr]
-        history = f.draft.weights[before.inputs[1]], f.draft.weights[node.inputs[1]]
-        return _normal(f, [before], node, before.inputs[0], scale, shift, *history)
-    return _into(f, node, np.ones(len(shift)), shift, [f.draft.weights[node.inputs[1]]])
+    return shift is not None and _into(f, node, np.ones(len(shift)), shift, [f.draft.weights[node.inputs[1]]])
 
 
 def multiply(f: Fuser, node: Node) -> bool:
@@ -84,25 +81,40 @@ def batchnorm(f: Fuser, node: Node) -> bool:
     parts = [f.draft.weights[n] for n in node.inputs[1:]]
     scale, shift, mean, var = (w.array.astype(np.float64) for w in parts)
     epsilon = node.attrs["epsilon"]
-    if epsilon == 0 and not mean.any() and (var == 1).all():
+    settled = node.attrs == CANONICAL and not mean.any() and (var == 1).all()
+    if settled and shift.any() and (scale != 1).any():
         return _into(f, node, scale, shift, parts[:2])
     factor = scale / np.sqrt(var + epsilon)
     shift = shift - mean * factor
-    if _into(f, node, factor, shift, parts):
-        return True
-    return _normal(f, [], node, node.inputs[0], factor, shift, parts[0], parts[1])
+    return _into(f, node, factor, shift, parts) or _alone(f, [], node, node.inputs[0], factor, shift, parts)
 
 
-def _normal(f: Fuser, gone: list[Node], node: Node, x: str, factor: Array, shift: Array, a: Weight, b: Weight) -> bool:
-    count = len(factor)
-    made = [
-        constants.changed(a, factor.astype(np.float32), "epsilon, mean and variance folded"),
-        constants.changed(b, shift.astype(np.float32), "epsilon, mean and variance folded"),
-        Weight(np.zeros(count, np.float32)),
-        Weight(np.ones(count, np.float32)),
-    ]
-    attrs = {"epsilon": 0.0, "momentum": 0.9, "training_mode": 0}
-    return f.swap(gone, node, [x, *made], op="BatchNormalization", attrs=attrs)
+def _alone(f: Fuser, gone: list[Node], node: Node, x: str, scale: Array, shift: Array, parts: Sequence[Weight]) -> bool:
+    """One node that stands for itself: a product or a sum where that is all, else a batch normalisation."""
+    count = len(scale)
+    also, words = [s for p in parts[1:] for s in p.source], f"folded with {f.titles[0]}"
+    a, b = (constants.changed(parts[0], v.astype(np.float32), words, also=also) for v in (scale, shift))
+    shape = (1, count, *(1,) * (len(f.shape(x)) - 2))
+    if not shift.any():
+        return f.swap(gone, node, [x, replace(a, array=a.array.reshape(shape))], op="Mul", attrs={})
+    if (scale == 1).all():
+        return f.swap(gone, node, [x, replace(b, array=b.array.reshape(shape))], op="Add", attrs={})
+    rest = [Weight(np.zeros(count, np.float32)), Weight(np.ones(count, np.float32))]
+    return f.swap(gone, node, [x, a, b, *rest], op="BatchNormalization", attrs=CANONICAL)
+
+
+def _standing(f: Fuser, tensor: str) -> tuple[Node, Array, Array, list[Weight]] | None:
+    """The node that scales and shifts the channels of its operand to ``tensor``, for no other reader, and by what."""
+    node = f.before(tensor, "Mul", "Add", "BatchNormalization")
+    if node is None or any(n not in f.draft.weights for n in node.inputs[1:]):
+        return None
+    parts = [f.draft.weights[n] for n in node.inputs[1:]]
+    if node.op == "BatchNormalization":
+        return (node, parts[0].array, parts[1].array, parts[:2]) if node.attrs == CANONICAL else None
+    by = per_channel(f, node.inputs[1], node.inputs[0])
+    if by is None or parts[0].array.size == 1:
+        return None
+    return (node, by, np.zeros(len(by)), parts) if node.op == "Mul" else (node, np.ones(len(by)), by, parts)
 
 
 def _into(f: Fuser, node: Node, scale: Array, shift: Array, parts: list[Weight]) -> bool:
@@ -122,23 +134,12 @@ def _into(f: Fuser, node: Node, scale: Array, shift: Array, parts: list[Weight])
         moved = (b.array * scale.astype(np.float64) + shift).astype(np.float32)
         b = constants.changed(b, moved, f"folded with {title}", also=also)
         return f.swap([before], node, [x, w, b], name=before.name, op=before.op, attrs=before.attrs)
-    before = f.before(node.inputs[0], "BatchNormalization")
-    if (
-        before is None
-        or before.attrs.get("training_mode", 0)
-        or any(n not in f.draft.weights for n in before.inputs[1:])
-    ):
+    standing = _standing(f, node.inputs[0])
+    if standing is None:
         return False
-    if before.attrs["epsilon"] != 0:
-        return False
-    a, b = f.draft.weights[before.inputs[1]], f.draft.weights[before.inputs[2]]
-    moved = (b.array * scale.astype(np.float64) + shift).astype(np.float32)
-    made = [
-        constants.changed(a, (a.array * scale.astype(np.float64)).astype(np.float32), f"scaled by {title}", also=also),
-        constants.changed(b, moved, f"folded with {title}", also=also),
-    ]
-    inputs: list[str | Weight] = [before.inputs[0], *made, *before.inputs[3:]]
-    return f.swap([before], node, inputs, name=before.name, op=before.op, attrs=before.attrs)
+    before, a0, b0, old = standing
+    factor = scale.astype(np.float64)
+    return _alone(f, [before], node, before.inputs[0], a0 * factor, b0 * factor + shift, [*old, *parts])
 
 
 def grouped(f: Fuser, node: Node) -> bool:

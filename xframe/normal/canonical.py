@@ -8,7 +8,9 @@ what: padding, biases, batch normalisation, groups, functions written in parts.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -108,20 +110,25 @@ def _normal(graph: Graph, draft: Draft, outputs: tuple[str, ...], t: Trace) -> N
     nodes = draft.needed(outputs)
     read = {n for node in nodes for n in node.inputs} | set(outputs)
     made = {o for node in nodes for o in node.outputs if o}
-    weights: dict[str, Weight] = {n: w for n, w in draft.weights.items() if n in read}
-    known = [*graph.inputs, *weights, *made]
+    names = _names({n: w for n, w in draft.weights.items() if n in read}, {*made, *graph.inputs, *outputs})
+    nodes = [replace(node, inputs=tuple(names.get(n, n) for n in node.inputs)) for node in nodes]
+    weights = {name: draft.weights[n] for n, name in names.items()}
+    shapes = {n: draft.shapes[n] for n in (*graph.inputs, *made)} | {n: w.array.shape for n, w in weights.items()}
     notes = [f"{text}: {count}" if count > 1 else text for text, count in draft.notes.items()]
+    arrays = {n: w.array for n, w in weights.items()}
+    sizes = tuple(draft.shapes[n] for n in graph.inputs)
     return Normal(
-        Graph(
-            tuple(nodes),
-            {n: w.array for n, w in weights.items()},
-            graph.inputs,
-            outputs,
-            tuple(draft.shapes[n] for n in graph.inputs),
-        ),
-        {n: draft.shapes[n] for n in known},
+        Graph(tuple(nodes), arrays, graph.inputs, outputs, sizes),
+        shapes,
         weights,
         {node.name: draft.sources[node.name] for node in nodes},
         {n: at for n, at in t.tensors.items() if n in made or n in graph.inputs},
         (*(graph.notes if isinstance(graph, Raw) else ()), *notes),
     )
+
+
+def _names(weights: Mapping[str, Weight], taken: set[str]) -> dict[str, str]:
+    """Each constant's name: that of the tensor it was made of, if no other has it."""
+    free = {n: w.source[0] for n, w in weights.items() if w.source and w.source[0] not in weights and n not in taken}
+    claims = Counter(free.values())
+    return {n: free[n] if n in free and claims[free[n]] == 1 and free[n] not in taken else n for n in weights}

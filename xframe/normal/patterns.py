@@ -74,6 +74,8 @@ def settled(f: Fuser, node: Node) -> bool:
 
 def whole(f: Fuser, node: Node) -> bool:
     """A pooling of the whole image is a global one, of single pixels none."""
+    if any(node.outputs[1:]):
+        return False
     spatial, attrs = f.shape(node.inputs[0])[2:], node.attrs
     taps = size(attrs["kernel_shape"])
     if taps == 1 and size(attrs["strides"]) == 1 and not any(attrs["pads"]):

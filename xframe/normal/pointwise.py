@@ -186,8 +186,8 @@ def dropout(t: Trace, node: Node, args: Args) -> Operand | Sequence[Operand]:
     mode = args[2] if len(args) > 2 else None
     if mode is None or (isinstance(mode, Weight) and not mode.array.any()):
         return [same(t, node, args), Weight(np.broadcast_to(np.True_, t.shape(args[0])))][: len(node.outputs)]
-    ratio = args[1] if args[1] is not None else Weight(np.array(0.5, np.float32))
     shape = t.shape(args[0])
+    ratio = Weight(np.array(0.5, np.float32)) if args[1] is None else t.plain(args[1])
     kept = t.emit("Dropout", [t.plain(args[0]), ratio, t.plain(mode)], node.attrs, shape)
     return [kept, kept][: len(node.outputs)]
 

@@ -7,7 +7,7 @@ name its axes differently, and the next transpose mostly undoes it: this is how 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,9 @@ from xframe.normal.draft import OPSET, Axes, Draft, Shape, complete, composed, i
 from xframe.normal.form import Weight
 
 FLOAT = np.dtype(np.float32)
+REFUSALS = (onnx.defs.SchemaError, onnx.shape_inference.InferenceError, onnx.checker.ValidationError)
+#: Operators of the shape of their operand, for which the standard has no inference.
+ALIKE = ("GroupNormalization", "MeanVarianceNormalization")
 
 
 @dataclass(frozen=True)
@@ -188,6 +191,11 @@ class Trace:
         self.draft.add(copy, shapes, dtypes, [node.name])
         return [Value(o, identity(len(s))) for o, s in zip(node.outputs, shapes, strict=True)]
 
+    def complete(self, v: Value, attrs: Mapping[str, Any], inputs: Sequence[str] | None = None) -> None:
+        """Give the node of ``v``, from :meth:`other`, other attributes, and operands."""
+        node = self.draft.nodes[self.draft.makers[v.name]]
+        self.draft.nodes[node.name] = replace(node, attrs=dict(attrs), inputs=tuple(inputs or node.inputs))
+
     def _inferred(self, node: Node, names: list[str]) -> dict[str, onnx.TypeProto]:
         proto = onnx.helper.make_node(node.op, names, list(node.outputs), **_written(node.attrs))
         types, data = {}, {}
@@ -201,7 +209,7 @@ class Trace:
             schema = onnx.defs.get_schema(node.op, node.opset)
             versions = [onnx.helper.make_opsetid("", node.opset)]
             return onnx.shape_inference.infer_node_outputs(schema, proto, types, data, opset_imports=versions)
-        except (onnx.defs.SchemaError, onnx.shape_inference.InferenceError, RuntimeError, ValueError, TypeError) as e:
+        except (*REFUSALS, RuntimeError, ValueError, TypeError) as e:
             reason = " ".join(str(e).split())[:200]
             raise node.refuse(f"the shape of its result can't be told: {reason}") from e
 
@@ -220,7 +228,7 @@ def _element(kind: onnx.TypeProto) -> np.dtype:
 
 
 def _fixed(node: Node, kind: onnx.TypeProto | None, like: Shape) -> Shape:
-    if kind is None:
+    if kind is None or node.op in ALIKE:
         return like
     dims = kind.tensor_type.shape.dim if kind.tensor_type.HasField("shape") else None
     if dims is None or not all(d.HasField("dim_value") for d in dims):

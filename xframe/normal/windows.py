@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -72,12 +73,11 @@ def conv_transpose(t: Trace, node: Node, args: Args) -> Operand:
     pads = tuple(node.attrs.get("pads") or (0,) * (2 * rank))
     auto = node.attrs.get("auto_pad", "NOTSET")
     if auto != "NOTSET" or node.attrs.get("output_shape"):
-        full = [
-            s * (n - 1) + e + (k - 1) * d + 1
-            for n, s, e, k, d in zip(shape, stride, extra, filters, dilation, strict=True)
-        ]
-        totals = [max(f - o, 0) for f, o in zip(full, size, strict=True)]
-        small, large = [n // 2 for n in totals], [n - n // 2 for n in totals]
+        rows = zip(shape, stride, extra, filters, dilation, size, strict=True)
+        totals = [s * (n - 1) + e + (k - 1) * d + 1 - o for n, s, e, k, d, o in rows]
+        extra = tuple(e + max(-n, 0) for e, n in zip(extra, totals, strict=True))
+        small = [max(n, 0) // 2 for n in totals]
+        large = [max(n, 0) - half for n, half in zip(totals, small, strict=True)]
         pads = (*small, *large) if auto == "SAME_UPPER" else (*large, *small)
     attrs = {
         "auto_pad": "NOTSET", "dilations": dilation, "group": node.attrs.get("group", 1), "kernel_shape": filters,
@@ -85,25 +85,23 @@ def conv_transpose(t: Trace, node: Node, args: Args) -> Operand:
     }  # fmt: skip
     bias = known.inputs[2] if len(known.inputs) > 2 and known.inputs[2] else zeros(t.draft.shapes[made.name][1])
     name = t.named("ConvTranspose", 2, bias)
-    t.draft.nodes[known.name] = Node(known.name, known.op, (*known.inputs[:2], name), known.outputs, attrs, known.opset)
+    t.complete(made, attrs, (*known.inputs[:2], name))
     return made
 
 
-def pool(t: Trace, node: Node, args: Args) -> Operand | list[Operand]:
-    """An average or maximum over windows; the second output of MaxPool, where its maxima lay, keeps the file's form."""
-    if any(node.outputs[1:]):
-        return list(t.other(args))
+def pool(t: Trace, node: Node, args: Args) -> Operand | Sequence[Operand]:
+    """An average or maximum over windows; with automatic padding there is no ceil mode."""
     shape = t.shape(args[0])
     attrs = window_attrs(node, shape[2:], tuple(node.attrs["kernel_shape"]))
-    attrs |= {"auto_pad": "NOTSET", "ceil_mode": int(node.attrs.get("ceil_mode", 0))}
-    if node.attrs.get("auto_pad", "NOTSET") not in ("", "NOTSET"):
-        attrs["ceil_mode"] = 0
-    attrs |= (
-        {"count_include_pad": int(node.attrs.get("count_include_pad", 0))}
-        if node.op == "AveragePool"
-        else {"storage_order": 0}
-    )
+    explicit = node.attrs.get("auto_pad", "NOTSET") in ("", "NOTSET")
+    attrs |= {"auto_pad": "NOTSET", "ceil_mode": int(node.attrs.get("ceil_mode", 0)) if explicit else 0}
+    own = "count_include_pad" if node.op == "AveragePool" else "storage_order"
+    attrs[own] = int(node.attrs.get(own, 0))
     size = outputs(node, attrs, shape[2:])
+    if any(node.outputs[1:]):  # where the maxima lay
+        made = t.other(args)
+        t.complete(made[0], attrs)
+        return made
     return t.emit(node.op, [t.plain(args[0])], attrs, (*shape[:2], *size))
 
 
@@ -116,10 +114,10 @@ def lrn(t: Trace, node: Node, args: Args) -> Operand:
     return t.emit("LRN", [t.plain(args[0])], node.attrs, t.shape(args[0]))
 
 
-def batchnorm(t: Trace, node: Node, args: Args) -> Operand | list[Operand]:
+def batchnorm(t: Trace, node: Node, args: Args) -> Operand | Sequence[Operand]:
     training = bool(node.attrs.get("training_mode", 0)) or any(node.outputs[1:])
     if training or any(not isinstance(a, Weight) for a in args[1:]):
-        return list(t.other(args))
+        return t.other(args)
     shape = t.shape(args[0])
     if any(a.array.shape != (shape[1],) for a in args[1:]):
         raise node.refuse(f"its parameters do not fit {shape[1]} channels")
