@@ -90,3 +90,23 @@ def test_what_can_not_be_had_is_said():
     after = Graph((pool, Node("q", "Neg", ("at",), ("z",))), {}, ("x",), ("z",), ((1, 1, 4),))
     with pytest.raises(ModelError, match=r"node q \(Neg\).*does not compute"):
         run(after, {"x": np.ones((1, 1, 4))}, OPERATORS, {})
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "attrs"),
+    [
+        ("Add", ("x", "y"), {}),
+        ("Concat", ("x", "y"), {"axis": 0}),
+        ("Reshape", ("x", "shape"), {}),
+        ("Transpose", ("x",), {"perm": [0, 5]}),
+        ("Gather", ("x", "shape"), {}),
+        ("LRN", ("x",), {}),
+        ("Conv", ("x", ""), {}),
+        ("Range", ("zero", "shape", "zero"), {}),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_name(op, inputs, attrs):
+    constants = {"y": np.ones((4, 5)), "shape": np.array([7, 7]), "zero": np.array(0)}
+    graph = Graph((Node("it", op, inputs, ("z",), attrs),), constants, ("x",), ("z",), ((2, 3),))
+    with pytest.raises(ModelError, match=rf"node it \({op}\)"):
+        run(graph, {"x": np.ones((2, 3))}, OPERATORS, {})

@@ -40,6 +40,10 @@ class Node:
 Operator = Callable[[Node, Sequence[Any], "Roundings | None"], "Quantity | tuple[Quantity, ...]"]
 
 
+#: What numpy raises where shapes, numbers or missing inputs make no sense: a model is not to be trusted.
+MISFITS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+
 @dataclass(frozen=True)
 class Graph:
     """Nodes in topological order. ``shapes`` of the inputs may start with None: any batch."""
@@ -135,8 +139,11 @@ class Evaluation:
         if missing:
             raise node.refuse(f"its input {missing[0]} is an output that the float64 reference does not compute")
         inputs = [self.tensors[name] if name else None for name in node.inputs]
-        with np.errstate(all="ignore"):  # what is not finite is found, and named, when outputs are judged
-            results = self._operators[node.op](node, inputs, self._roundings)
+        try:
+            with np.errstate(all="ignore"):  # what is not finite is found, and named, when outputs are judged
+                results = self._operators[node.op](node, inputs, self._roundings)
+        except MISFITS as error:
+            raise node.refuse(f"its inputs and attributes do not fit: {error}") from error
         results = results if isinstance(results, tuple) else (results,)
         return results if self._roundings is not None else [Quantity(q.value) for q in results]
 
