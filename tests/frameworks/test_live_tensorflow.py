@@ -56,6 +56,7 @@ def test_a_keras_model(model, capfd):
     assert [o.name for o in proto.graph.output] == ["output_0", "output_1"]
     shapes = {t.name: tuple(t.dims) for t in proto.graph.initializer}
     assert shapes["conv/kernel"] == (4, 3, 3, 3)
+    assert {v.path for v in model.variables if v.dtype == "float32"} <= shapes.keys()  # none was folded into another
     cotangents = [other, np.zeros((2, 5), np.float32)]
     inputs, weights = live.gradients([FEED, other], cotangents)
     np.testing.assert_array_equal(inputs[1], other)

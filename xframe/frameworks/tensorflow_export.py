@@ -20,7 +20,7 @@ FOLDED: dict[str, Callable[[np.ndarray, Any, dict[str, Any]], np.ndarray]] = {
     "Identity": lambda w, _, attrs: w,
     "Transpose": lambda w, _, attrs: np.transpose(w, attrs.get("perm")),
     "Reshape": lambda w, shape, attrs: np.reshape(w, shape),
-    "Squeeze": lambda w, axes, attrs: np.squeeze(w, tuple(axes)),
+    "Squeeze": lambda w, axes, attrs: np.squeeze(w, None if axes is None else tuple(axes)),
     "Unsqueeze": lambda w, axes, attrs: np.expand_dims(w, tuple(axes)),
 }
 
