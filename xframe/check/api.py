@@ -106,7 +106,7 @@ def check_equivalence(
         opened = open_all(things, Path(folder), early, sizes)
         ports = opened[0].interface.inputs
         feeds, words = giving.feeds(given, [p.shape for p in ports], [p.name for p in ports], count, seed, value_range)  # type: ignore[misc]
-        checker = _Checker(opened, feeds, asked, names or {}, layouts or {}, fold_batchnorm, told)
+        checker = _Checker(opened, feeds, asked, names or {}, layouts or {}, fold_batchnorm, bool(runners), told)
         comparisons = tuple(checker.comparison(other, seed) for other in opened[1:])
         runs = tuple(row for one in opened for row in checker.runs(one, runners))
         notes = () if reduce is None else (checker.reduced(opened, comparisons, runs, Path(reduce)),)
@@ -149,10 +149,11 @@ class _Checker:
         names: Mapping[str, str],
         layouts: Mapping[str, str],
         fold_batchnorm: bool,
+        executed: bool,
         told: Progress,
     ) -> None:
         self.first, self.feeds, self.levels, self.told = opened[0], feeds, levels, told
-        self._fold = fold_batchnorm
+        self._fold, self._executed = fold_batchnorm, executed
         layout = layouts.get(self.first.subject.name)
         self._signatures = {
             o.subject.name: align(self.first.interface, o.interface, names, (layout, layouts.get(o.subject.name)))
@@ -210,19 +211,26 @@ class _Checker:
     def _numerics(self, other: Opened) -> tuple[LevelVerdict, tuple[LayerRow, ...], tuple[LayerRow, ...]]:
         """Outputs by the graphs as they are in their files, so that no rewriting stands between them and the verdict;
         layers by the normal forms, which correspond."""
-        signature = self._signatures[other.subject.name]
-        exact, theirs = self.exact(self.first), self.exact(other)
-        outputs = numerics.outputs(exact, [_in_order(o, other, self.first, signature) for o in theirs])
+        signature, called = self._signatures[other.subject.name], self.first.subject.name
+        outputs: tuple[LayerRow, ...] = ()
         layers: tuple[LayerRow, ...] = ()
         trouble = ""
         try:
-            pair = self._pair(other)
-            found = self._match(other)
-            layers = numerics.layers(*pair, found, [self._canonical(feed, signature) for feed in self.feeds])
+            exact, theirs = self.exact(self.first), self.exact(other)
+            outputs = numerics.outputs(exact, [_in_order(o, other, self.first, signature) for o in theirs])
         except XframeError as e:
-            trouble = f"its layers could not be compared: {e}"
-        state, reason = numerics.verdict(outputs, layers, self.first.subject.name)
-        return LevelVerdict(Level.NUMERICS, state, "; ".join(filter(None, (reason, trouble)))), layers, outputs
+            trouble = str(e)
+        try:
+            feeds = [self._canonical(feed, signature) for feed in self.feeds]
+            layers = numerics.layers(*self._pair(other), self._match(other), feeds)
+        except XframeError as e:
+            trouble = trouble or f"its layers could not be compared: {e}"
+        state, reason = numerics.verdict(outputs, layers, called)
+        if not outputs:
+            state, reason = State.UNCHECKED, trouble
+        elif trouble:
+            reason = "; ".join(filter(None, (reason, trouble)))
+        return LevelVerdict(Level.NUMERICS, state, reason), layers, outputs
 
     def runs(self, opened: Opened, runners: Sequence[str]) -> list[RunRow]:
         """A row for each runner of one subject."""
@@ -245,12 +253,13 @@ class _Checker:
             return [RunRow(name, runner, State.UNCHECKED, str(e)) for runner in runners]
 
     def exact(self, opened: Opened) -> list[list[Judged]]:
-        """The float64 outputs of its own graph, and their bounds, for each feed, as it orders and lays them out."""
+        """The float64 outputs of its own graph for each feed, as it orders and lays them out. They have bounds where
+        something is held against them: those of the first subject, and of all that are executed."""
         name = opened.subject.name
         if name not in self._exact:
             self.told(f"{name}: float64 reference")
-            reference = Reference(opened.graph)
-            self._exact[name] = [reference.evaluate(feed) for feed in self._feeds(opened)]
+            reference, bounds = Reference(opened.graph), self._executed or opened is self.first
+            self._exact[name] = [reference.evaluate(feed, bounds=bounds) for feed in self._feeds(opened)]
         return self._exact[name]
 
     def _feeds(self, opened: Opened) -> Sequence[Feed]:
