@@ -58,7 +58,10 @@ class Side:
             given = dict(zip(graph.inputs, inputs, strict=True)) | weights
         known = dict(zip(graph.inputs, feed, strict=True))
         exact = backward.gradients(graph, known, cotangents)
-        self.exact = {n: Judged(n, q.real, q.bound) for n, q in exact.items()}
+        self.exact = {}
+        while exact:  # one after another: the largest weight of a network may be half of it
+            name, q = exact.popitem()
+            self.exact[name] = Judged(name, q.real, q.bound.astype(np.float32))
         known |= graph.constants
         self.lost = {n for n, g in given.items() if n not in known or known[n].shape != g.shape}
         self.found = {n: g for n, g in given.items() if n not in self.lost and known[n].dtype.kind == "f"}

@@ -13,10 +13,10 @@ global pooling, a bias or a broadcast), whose one error then adds up instead of 
 multiplied by r = S^2/E, or by its mean over the tensor where that is larger: 1 for products of random sign, the number
 of terms when all are alike.
 
-**Choices.** A slope is taken at the value and at 2 and ``Z`` deviations beside it. The change per deviation counts: for
-a smooth function that is its curvature. At a kink (ReLU, clip) a slope that jumps within Z deviations makes the whole
-jump of the gradient allowed, and one within 2 deviations has the variance of a coin. The elements of a window that may
-be its maximum are treated alike. An exact tie is a choice too, as each framework has its own convention there.
+**Choices.** A slope is taken at the value and at 2, 4 and ``Z`` deviations beside it. The change per deviation counts:
+for a smooth function that is its curvature. At a kink (ReLU, clip) a slope that jumps within Z deviations makes the
+whole jump of the gradient allowed, and one within 2 deviations has the variance of a coin. The elements of a window that
+may be its maximum are treated alike. An exact tie is a choice too, as each framework has its own convention there.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ Adjoint = Callable[
     "Sequence[Quantity | None]",
 ]
 
-#: Deviation of a choice between two gradients, relative to their difference: nearly even, and possible at all.
-EVEN, POSSIBLE = 0.5, 1 / Z
-#: A choice is nearly even within so many deviations.
-NEAR = 2.0
+#: Deviations of x beside it at which a choice is looked at. One that may fall otherwise within n deviations counts as a
+#: deviation of 1/n of what hangs on it: an even one has that of a coin, a possible one is allowed.
+STEPS = (2.0, 4.0, Z)
+EVEN = 1 / STEPS[0]
 
 
 def summed(g: Quantity, other: Quantity, product: Callable[[Array, Array], Array], terms: int) -> Quantity:
@@ -97,7 +97,7 @@ def slope(x: Quantity, at: Callable[[Array], Array], ulps: float = 0.0, size: fl
     """The slope ``at(x)`` with its error: ``ulps`` of itself and of ``size``, and its change beside the value."""
     value = np.asarray(at(x.real), np.float64)
     change = np.zeros(value.shape)
-    for steps in (NEAR, Z):
+    for steps in STEPS:
         # The last bit of x stands in where x is exact: a kink that is met exactly is a choice as well.
         around = steps * x.deviation + U * np.abs(x.real) + np.sqrt(FLOOR)
         for side in (x.real - around, x.real + around):
@@ -108,7 +108,10 @@ def slope(x: Quantity, at: Callable[[Array], Array], ulps: float = 0.0, size: fl
 
 def choice(margin: Array, deviation: Array | float) -> Array:
     """Deviation of taking or not taking what loses by ``margin`` >= 0, relative to what hangs on it."""
-    return np.where(margin <= NEAR * deviation, EVEN, np.where(margin <= Z * deviation, POSSIBLE, 0.0))
+    found = np.zeros(np.shape(margin))
+    for steps in reversed(STEPS):
+        found = np.where(margin <= steps * deviation, 1 / steps, found)
+    return found
 
 
 def added(gradients: Sequence[Quantity]) -> Quantity:
