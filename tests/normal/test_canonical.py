@@ -298,4 +298,6 @@ def test_an_output_in_another_layout():
     nhwc = proto([("Conv", "x w b", "c"), ("Transpose", "c", "y", {"perm": [0, 2, 3, 1]})], CONV)
     raw = loading.from_proto(nhwc)
     assert equal(canonical(raw, outputs={"y": (0, 2, 3, 1)}), conv())
-    assert ops(canonical(raw)) == ["Conv", "Transpose"]
+    last = canonical(raw)
+    assert ops(last) == ["Conv", "Transpose"]
+    assert last.graph.outputs == ("y",)

@@ -143,6 +143,9 @@ def test_numbers_in_a_row():
     assert not equal(of("Div x a", weights={"a": np.float32(3)}), of("Mul x a", weights={"a": np.float32(1 / 3)}))
     assert equal(of("Sub x a", weights={"a": np.float32(4)}), of("Add a x", weights={"a": np.float32(-4)}))
     assert ops(form(proto([("Add", "x z", "t"), ("Relu", "t", "y")], {"z": np.zeros(8, np.float32)}))) == ["Relu"]
+    assert equal(of("Pow x a", weights={"a": np.float32(2)}), of("Mul x x"))
+    assert not equal(of("Pow x a", weights={"a": np.float32(3)}), of("Mul x x"))
+    assert equal(of("Div a x", weights={"a": np.float32(1)}), of("Reciprocal x"))
     three = form(proto([("Sum", "x x x", "y")]))
     assert equal(three, form(proto([("Add", "x x", "t"), ("Add", "t x", "y")])))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -23,9 +22,8 @@ SILENT = ("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Shape", "Si
 
 def initial(name: str, array: Array) -> Weight:
     """A weight of the file; narrow floats become float32, which holds them exactly."""
-    if array.dtype.kind == "f" and array.dtype.itemsize >= 4:
-        return Weight(array, (name,))
-    if array.dtype.kind in "iub":
+    narrow = array.dtype.kind == "V" or (array.dtype.kind == "f" and array.dtype.itemsize < 4)
+    if not narrow:
         return Weight(array, (name,))
     return Weight(array.astype(np.float32), (name,), (f"{array.dtype.name} to float32",))
 
@@ -133,8 +131,3 @@ def _other(node: Node, args: list[Array | None]) -> list[Array]:
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", node.opset)])
     feeds = {n: a for n, a in zip(names, args, strict=True) if a is not None}
     return [np.asarray(a) for a in ReferenceEvaluator(model).run(None, feeds)]
-
-
-def renamed(weight: Weight, *how: str) -> Weight:
-    """``weight`` with a longer history."""
-    return replace(weight, how=(*weight.how, *how))

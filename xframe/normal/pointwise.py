@@ -111,9 +111,19 @@ def subtract(t: Trace, node: Node, args: Args) -> Operand:
     return commutative(t, replace(node, op="Add"), [args[0], minus])
 
 
+def power(t: Trace, node: Node, args: Args) -> Operand:
+    """A square is a product with itself."""
+    x, p = args
+    if isinstance(x, Value) and isinstance(p, Weight) and p.array.shape in ((), (1,)) and (p.array == 2).all():
+        return elementwise(t, replace(node, op="Mul", attrs={}), [x, x])
+    return elementwise(t, node, args)
+
+
 def divide(t: Trace, node: Node, args: Args) -> Operand:
-    """By a constant of powers of two: a product with their inverses, exactly."""
-    c = args[1]
+    """By a constant of powers of two: a product with their inverses, exactly. One by something: its reciprocal."""
+    one, c = args
+    if isinstance(one, Weight) and one.array.shape == () and one.array == 1 and t.dtype(c).kind == "f":
+        return unary(t, replace(node, op="Reciprocal", attrs={}), [c])
     if isinstance(args[0], Value) and isinstance(c, Weight) and c.array.dtype.kind == "f" and c.array.size:
         exact = np.abs(np.frexp(c.array)[0]) == 0.5
         if exact.all() and np.isfinite(c.array).all():
@@ -246,12 +256,13 @@ UNARY = (
 
 RULES: dict[str, Rule] = {
     **dict.fromkeys(UNARY, unary),
-    **dict.fromkeys(("Mean", "Mod", "PRelu", "Pow", "Where", *COMPARISONS), elementwise),
+    **dict.fromkeys(("Mean", "Mod", "PRelu", "Where", *COMPARISONS), elementwise),
     **dict.fromkeys(("Add", "Mul"), commutative),
     **dict.fromkeys(("Max", "Min"), extreme),
     **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), softmax),
     **{f"Reduce{what}": reduce for what in ("Mean", "Sum", "Max", "Min", "Prod", "L1", "L2", "SumSquare")},
     "Sub": subtract,
+    "Pow": power,
     "Div": divide,
     "Sum": add_all,
     "Clip": clip,

@@ -63,6 +63,8 @@ def resize(t: Trace, node: Node, args: Args) -> Operand:
             if all(_reads(_plain(a), mode, h, r) == w for a, w in zip(axes, wanted, strict=True))
         ]
     if choices:
+        if mode == "nearest" and choices[0] != (how, rounding):
+            t.note(f"{how} with {rounding} picks the same pixels as {choices[0][0]} with {choices[0][1]}")
         how, attrs["nearest_mode"] = choices[0][0], choices[0][1] if mode == "nearest" else ROUNDED[0]
     else:  # the scales are not those of the sizes
         scales = np.ones(len(shape), np.float32)

@@ -164,7 +164,12 @@ class Trace:
         """
         names = [self.named(op, i, x) for i, x in enumerate(inputs)]
         final = final and not hint
-        name = self.node.outputs[output] if final else self.draft.fresh(hint or f"{self.node.outputs[0]}:{op}")
+        if final:
+            name = self.node.outputs[output]
+        elif hint in self.values and hint not in self.draft.shapes:
+            name = hint  # the file's own tensor, so far only a view
+        else:
+            name = self.draft.fresh(hint or f"{self.node.outputs[0]}:{op}")
         known = {} if op in ("Reshape",) else complete(op, attrs)
         title = self.node.name if final and not output else name
         dtype = self.draft.dtypes[names[0]] if dtype is None else np.dtype(dtype)
