@@ -15,8 +15,8 @@ of terms when all are alike.
 
 **Choices.** A slope is taken at the value and at 2, 4 and ``Z`` deviations beside it. The change per deviation counts:
 for a smooth function that is its curvature. At a kink (ReLU, clip) a slope that jumps within Z deviations makes the
-whole jump of the gradient allowed, and one within 2 deviations has the variance of a coin. The elements of a window that
-may be its maximum are treated alike. An exact tie is a choice too, as each framework has its own convention there.
+whole jump of the gradient allowed, and one within 2 deviations has the variance of a coin. Elements of a window that may
+be its maximum are treated alike. An exact tie is a choice too, as each framework has its own convention there.
 """
 
 from __future__ import annotations
