@@ -180,13 +180,19 @@ def _own(side: Side, doubts: list[str]) -> list[Difference]:
 
 
 def _sorted_out(side: Side, group: Sequence[str]) -> None:
-    """Gives each of ``group`` the gradient that fits it best: by their values their names can't be told."""
-    left = {n: side.found[n] for n in group}
-    off = {(n, m): _off(g, side.exact[n]) for n in group for m, g in left.items()}
-    while off:
-        name, taken = min(off, key=lambda pair: off[pair])
-        side.found[name] = left[taken]
-        off = {(n, m): v for (n, m), v in off.items() if n != name and m != taken}
+    """Gives each of ``group`` the gradient that fits it, where one does: by their values their names can't be told."""
+    given = {n: side.found[n] for n in group}
+    fits = [(n, m) for n in group for m in group if _off(given[m], side.exact[n]) <= 1]
+    fits.sort(key=lambda pair: pair[0] != pair[1])  # its own first
+    places: dict[str, str] = {}
+    for name, other in fits:
+        if name not in places and other not in places.values():
+            places[name] = other
+    left = [m for m in group if m not in places.values()]
+    for name in (n for n in group if n not in places):
+        places[name] = name if name in left else left[0]
+        left.remove(places[name])
+    side.found |= {name: given[other] for name, other in places.items()}
 
 
 def _off(got: Array, want: Judged) -> float:

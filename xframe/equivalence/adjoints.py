@@ -13,10 +13,10 @@ global pooling, a bias or a broadcast), whose one error then adds up instead of 
 multiplied by r = S^2/E, or by its mean over the tensor where that is larger: 1 for products of random sign, the number
 of terms when all are alike.
 
-**Choices.** A slope is taken at the value and at 2, 4 and ``Z`` deviations beside it. The change per deviation counts:
-for a smooth function that is its curvature. At a kink (ReLU, clip) a slope that jumps within Z deviations makes the
-whole jump of the gradient allowed, and one within 2 deviations has the variance of a coin. Elements of a window that may
-be its maximum are treated alike. An exact tie is a choice too, as each framework has its own convention there.
+**Choices.** A slope is taken at the value and at 2, 4 and ``Z`` deviations beside it. The change per deviation counts,
+twice: for a smooth function that is its curvature, at a kink (ReLU, clip) it is the jump or a part of it, by how near
+the kink is. Elements of a window that may be its maximum are treated alike. An exact tie is a choice too, as each
+framework has its own convention there.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ Adjoint = Callable[
     "Sequence[Quantity | None]",
 ]
 
-#: Deviations of x beside it at which a choice is looked at. One that may fall otherwise within n deviations counts as a
-#: deviation of 1/n of what hangs on it: an even one has that of a coin, a possible one is allowed.
+#: Deviations of x beside it at which a choice is looked at. One that may fall otherwise within n of them counts as a
+#: deviation of 2/n of what hangs on it. An even one counts in full: once it has fallen otherwise, its whole difference
+#: goes back through sums of random sign, whose results are spread around it as errors are.
 STEPS = (2.0, 4.0, Z)
-EVEN = 1 / STEPS[0]
+EVEN = 1.0
 
 
 def summed(g: Quantity, other: Quantity, product: Callable[[Array, Array], Array], terms: int) -> Quantity:
@@ -101,7 +102,7 @@ def slope(x: Quantity, at: Callable[[Array], Array], ulps: float = 0.0, size: fl
         # The last bit of x stands in where x is exact: a kink that is met exactly is a choice as well.
         around = steps * x.deviation + U * np.abs(x.real) + np.sqrt(FLOOR)
         for side in (x.real - around, x.real + around):
-            np.maximum(change, np.abs(at(side) - value) / steps, out=change)
+            np.maximum(change, 2 / steps * np.abs(at(side) - value), out=change)
     change += ulps * np.sqrt(UNIT) * (np.abs(value) + size)
     return Quantity(value, np.square(change))
 
@@ -110,7 +111,7 @@ def choice(margin: Array, deviation: Array | float) -> Array:
     """Deviation of taking or not taking what loses by ``margin`` >= 0, relative to what hangs on it."""
     found = np.zeros(np.shape(margin))
     for steps in reversed(STEPS):
-        found = np.where(margin <= steps * deviation, 1 / steps, found)
+        found = np.where(margin <= steps * deviation, 2 / steps, found)
     return found
 
 
