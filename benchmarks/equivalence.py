@@ -191,7 +191,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("part", nargs="*", help=f"{' or '.join(PARTS)}; both without")
     parser.add_argument("--robustness", type=int, default=1000, metavar="N", help="pairs of each sort")
-    parser.add_argument("--executed", type=int, default=20, metavar="N", help="equal pairs that are executed as well")
+    parser.add_argument("--executed", type=int, default=32, metavar="N", help="equal pairs that are executed as well")
     parser.add_argument("--runners", type=names, default=("ort", "tvm:gemm"), help="by what")
     parser.add_argument("--seed", type=int, default=robustness.SEED)
     parser.add_argument("--keep", default="", metavar="FOLDER", help="where the pairs go that were not told rightly")

@@ -1,6 +1,5 @@
 """Which nodes correspond: equal graphs, graphs with nodes too many or too few, and large ones."""
 
-
 import numpy as np
 import pytest
 from hand_made import NAMES, Net, chain, partners, residual, told

@@ -82,6 +82,11 @@ def unbroadcast(a: Array, shape: Sequence[int]) -> Array:
     return (a.sum(axis=axes, keepdims=True) if axes else a).reshape(shape)
 
 
+def shaped(q: Quantity, like: Quantity) -> Quantity:
+    """The same elements in the shape of another one."""
+    return q.moved(lambda a: a.reshape(like.value.shape))
+
+
 def scaled(g: Quantity, factor: Quantity, shape: Sequence[int]) -> Quantity:
     """``g * factor``, summed over what was broadcast from ``shape``."""
     size = np.broadcast_shapes(g.value.shape, factor.value.shape)

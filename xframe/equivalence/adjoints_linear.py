@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from xframe.equivalence import kernels
-from xframe.equivalence.adjoints import Adjoint, choice, constant, scaled, summed, unbroadcast
+from xframe.equivalence.adjoints import Adjoint, choice, constant, scaled, shaped, summed, unbroadcast
 from xframe.equivalence.bounds import FLOOR, UNIT, Quantity
 from xframe.equivalence.graph import Node
 from xframe.equivalence.kernels import Window
@@ -63,7 +64,7 @@ def conv(node: Node, args: Args, outs: Args, gs: Args) -> list[Quantity | None]:
         return _filters(a, images, window, groups, w.value.shape)
 
     pixels = x.value.shape[0] * math.prod(outputs)
-    results = [summed(g, w, image, shape[1] * taps), summed(g, x, filters, pixels)]
+    results: list[Quantity | None] = [summed(g, w, image, shape[1] * taps), summed(g, x, filters, pixels)]
     bias = len(args) > 2 and args[2] is not None
     axes = (0, *range(2, 2 + len(size)))
     return results + ([summed(g, constant(1.0), lambda a, b: (a * b).sum(axis=axes), pixels)] if bias else [])
@@ -93,7 +94,7 @@ def _outer(x: Quantity, g: Quantity) -> Quantity:
     value, variance = np.empty((rows, columns)), np.empty((rows, columns))
     step = max(1, BLOCK // max(columns, 1))
     for part in (slice(i, i + step) for i in range(0, rows, step)):
-        block = summed(g, x.moved(lambda a, part=part: a[:, part]), lambda a, b: b.T @ a, g.value.shape[0])
+        block = summed(g, x.moved(operator.itemgetter((slice(None), part))), lambda a, b: b.T @ a, g.value.shape[0])
         value[part], variance[part] = block.value, block.variance
     return Quantity(value, variance)
 
@@ -115,7 +116,7 @@ def matmul(node: Node, args: Args, outs: Args, gs: Args) -> list[Quantity | None
     else:
         terms = math.prod(g.value.shape[:-1])
         of_right = summed(g, left, lambda v, w: unbroadcast(w.swapaxes(-1, -2) @ v, right.value.shape), max(1, terms))
-    return [q.moved(lambda v, n=n: v.reshape(n.value.shape)) for q, n in ((of_left, a), (of_right, b))]
+    return [shaped(of_left, a), shaped(of_right, b)]
 
 
 def gemm(node: Node, args: Args, outs: Args, gs: Args) -> list[Quantity | None]:
@@ -214,7 +215,8 @@ def reduce_max(node: Node, args: Args, outs: Args, gs: Args) -> list[Quantity | 
     targets = zip(value, variance, strict=True)
     _hand_out(list(zip(values, deviations, targets, strict=True)), gs[0].moved(lambda a: a.reshape(values.shape[1:])))
     order = np.argsort((*axes, *kept))
-    return [Quantity(*(a.reshape(sizes).transpose(order) for a in (value, variance + FLOOR)))]
+    found = Quantity(value, variance + FLOOR)
+    return [found.moved(lambda a: a.reshape(sizes).transpose(order))]
 
 
 def average(node: Node, args: Args, outs: Args, gs: Args) -> list[Quantity | None]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from xframe.equivalence import kernels
-from xframe.equivalence.adjoints import Adjoint, added, constant, scaled, summed
+from xframe.equivalence.adjoints import Adjoint, added, constant, scaled, shaped, summed
 from xframe.equivalence.adjoints_pointwise import LIBRARY
 from xframe.equivalence.bounds import UNIT, Quantity
 from xframe.equivalence.graph import Node
@@ -140,12 +140,11 @@ def group_norm(node: Node, args: Args, outs: Args, gs: Args) -> list[Quantity | 
     x, shape = args[0], args[0].value.shape
     groups = shape[1] if node.op == "InstanceNormalization" else node.attrs["num_groups"]
     split = (shape[0], groups, shape[1] // groups, *shape[2:])
-    given = [
-        q.moved(lambda a: a.reshape(groups, -1, *(1,) * (len(shape) - 2))) for q in args[1:3]
-    ]  # before opset 21 one number a group
+    each = (groups, -1, *(1,) * (len(shape) - 2))  # before opset 21 one number a group
+    scale, shift = (q.moved(lambda a: a.reshape(each)) for q in args[1:3])
     x, g = (q.moved(lambda a: a.reshape(split)) for q in (x, gs[0]))
-    found = _standardised(x, g, *given, tuple(range(2, len(split))), node.attrs.get("epsilon", 1e-5))
-    return [f.moved(lambda a, q=q: a.reshape(q.value.shape)) for f, q in zip(found, args, strict=False)]
+    found = _standardised(x, g, scale, shift, tuple(range(2, len(split))), node.attrs.get("epsilon", 1e-5))
+    return [shaped(f, q) for f, q in zip(found, args, strict=False)]
 
 
 ADJOINTS: dict[str, Adjoint] = {

@@ -38,7 +38,7 @@ def _gelu(x: Array, a: Attrs) -> Array:
         c = math.sqrt(2 / math.pi)
         t = np.tanh(c * (x + 0.044715 * x**3))
         return 0.5 * (1 + t) + 0.5 * x * (1 - np.square(t)) * c * (1 + 3 * 0.044715 * np.square(x))
-    return 0.5 * (1 + _erf(x / math.sqrt(2)).astype(np.float64)) + x * _normal(x)
+    return 0.5 * (1 + np.asarray(_erf(x / math.sqrt(2)), np.float64)) + x * _normal(x)
 
 
 def _mish(x: Array, a: Attrs) -> Array:
@@ -166,7 +166,7 @@ def extreme(node: Node, args: Args, outs: Args, gs: Args) -> list[Quantity | Non
             return [g]
         best = functools.reduce(np.maximum, (values[j] for j in others))
         doubt = functools.reduce(np.maximum, (deviations[j] for j in others))
-        first = functools.reduce(np.logical_and, (values[i] > values[j] for j in others if j < i), True)
+        first = np.logical_and.reduce([values[i] > values[j] for j in others if j < i])  # all of none: true
         won = (values[i] >= best) & first
         open_ = choice(np.abs(values[i] - best), deviations[i] + doubt)
         results.append(scaled(g, Quantity(won.astype(np.float64), np.square(open_)), q.value.shape))
