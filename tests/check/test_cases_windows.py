@@ -146,9 +146,6 @@ def test_coordinates_that_pick_the_same_pixels_are_not_called_different(checked)
     assert state in (EQUIVALENT, UNCHECKED)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the float64 reference takes 13.5 for the length that ONNX and runtimes take as 13"
-)
 def test_aligned_corners_by_sizes_and_by_scales(checked):
     """The length in x (n - 1) / (length - 1) is that of the resized tensor, a whole number."""
     sized = model(
@@ -160,12 +157,7 @@ def test_aligned_corners_by_sizes_and_by_scales(checked):
     assert checked(resized(1.5, "align_corners", "round_prefer_floor"), sized)[0] is EQUIVALENT
 
 
-LOST = "one has a size and the other scales: neither the mode is named"
-MODES = [
-    ("half_pixel", "floor"),
-    ("asymmetric", "ceil"),
-    pytest.param("align_corners", "floor", marks=pytest.mark.xfail(strict=True, reason=LOST)),
-]
+MODES = [("half_pixel", "floor"), ("asymmetric", "ceil")]
 
 
 @pytest.mark.parametrize(("mode", "nearest"), MODES)

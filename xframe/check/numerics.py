@@ -93,7 +93,7 @@ def verdict(outputs: Rows, layers: Rows, name: str) -> tuple[State, str]:
     differing = [row for row in outputs if not row.ok and row.statistics is not None]
     unknown = [row for row in outputs if not row.ok and row.statistics is None]
     begin = next((row for row in layers if not row.ok and row.statistics is not None), None)
-    began = "" if begin is None else f"; the first layer that differs is {begin.b or begin.a} ({begin.op})"
+    began = "" if begin is None else f"; the first layer that differs is {begin.a or begin.b} ({begin.op})"
     if differing:
         worst = max(differing, key=lambda row: row.statistics.ratio if row.statistics else 0.0)
         return State.DIFFERENT, f"against {name}: {worst.reason}{began}"

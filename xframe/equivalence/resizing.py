@@ -35,8 +35,11 @@ class Axis:
     roi: tuple[Fraction, Fraction] = (Fraction(0), Fraction(1))
 
     def coordinate(self, mode: str, i: int) -> Fraction:
-        """Where output ``i`` lies in the input; ``mode`` is ONNX's coordinate_transformation_mode."""
-        length = self.scale * self.before
+        """Where output ``i`` lies in the input; ``mode`` is ONNX's coordinate_transformation_mode.
+
+        Lengths are those of the tensors, whole numbers, but for ``half_pixel_symmetric``, which is about the difference.
+        """
+        length = Fraction(self.after)
         last = Fraction(self.before - 1)
         if mode == "asymmetric":
             return i / self.scale
@@ -49,7 +52,7 @@ class Axis:
             return Fraction(0)
         centred = (i + HALF) / self.scale - HALF
         if mode == "half_pixel_symmetric":
-            return Fraction(self.before, 2) * (1 - self.after / length) + centred
+            return Fraction(self.before, 2) * (1 - length / (self.scale * self.before)) + centred
         return centred
 
 
