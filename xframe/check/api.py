@@ -30,6 +30,7 @@ from xframe.normal.match import Match, match
 Feed = Sequence[np.ndarray]
 Progress = Callable[[str], None]
 
+UNALIGNED = "inputs and outputs do not correspond: see the signature"
 LEVELS = (Level.SIGNATURE, Level.NORMAL_FORM, Level.NUMERICS)
 
 
@@ -171,10 +172,10 @@ class _Checker:
         layers: tuple[LayerRow, ...] = ()
         outputs: tuple[LayerRow, ...] = ()
         deeper = [level for level in Level if level is not Level.SIGNATURE and level in self.levels]
-        if not signature.aligned:
-            why = "inputs and outputs do not correspond: see the signature"
-            return Comparison(name, (*verdicts, *(LevelVerdict(x, State.UNCHECKED, why) for x in deeper)))
         for level in deeper:
+            if not (signature.comparable if level is Level.NORMAL_FORM else signature.aligned):
+                verdicts.append(LevelVerdict(level, State.UNCHECKED, UNALIGNED))
+                continue
             self.told(f"{name}: {level.value}")
             start = time.perf_counter()
             try:
@@ -241,7 +242,7 @@ class _Checker:
             if signature is None:
                 return candidates.rows(opened, runners, self.feeds, self.exact(opened), progress=self.told)
             if not signature.aligned:
-                raise XframeError("inputs and outputs do not correspond: see the signature")
+                raise XframeError(UNALIGNED)
             first = [_in_order(e, self.first, opened, signature, forth=True) for e in self.exact(self.first)]
             called = self.first.subject.name
             return candidates.rows(

@@ -10,6 +10,7 @@ results: the unchanged part of a port costs one evaluation, and where nothing ch
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -27,6 +28,8 @@ from xframe.normal.form import Normal
 from xframe.normal.match import Match
 
 Rows = tuple[LayerRow, ...]
+#: What is said of two tensors of different shapes.
+APART = Statistics(math.inf, None, math.inf, None, (math.inf,) * 4, math.inf)
 #: Two tensors that correspond, with the nodes that give them.
 Aligned = tuple[str, str, Node, Node]
 
@@ -39,7 +42,7 @@ def layers(a: Normal, b: Normal, match: Match, feeds: Sequence[Sequence[np.ndarr
     a, b
         Their inputs correspond by position.
     match
-        Which nodes correspond; tensors of different shapes are not compared.
+        Which nodes correspond; of tensors of different shapes, those differ whose nodes do.
     feeds
         Each is a list of arrays in the order of ``a``'s inputs and in the layout of the normal form.
 
@@ -109,10 +112,17 @@ def _aligned(a: Normal, b: Normal, match: Match) -> list[Aligned]:
         if pair.a is None or pair.b is None or pair.a.name not in needed[0] or pair.b.name not in needed[1]:
             continue
         for one, other in zip(pair.a.outputs, pair.b.outputs, strict=False):
-            shapes = a.shapes.get(one), b.shapes.get(other)
-            if one and other and shapes[0] is not None and shapes[0] == shapes[1]:
+            if one not in a.shapes or other not in b.shapes:
+                continue
+            first, second = a.shapes[one], b.shapes[other]
+            if first == second or (_resized(first, second) and any(not d.harmless for d in pair.differences)):
                 found.append((one, other, pair.a, pair.b))
     return found
+
+
+def _resized(a: Sequence[int], b: Sequence[int]) -> bool:
+    """Whether two shapes are not those of the same elements."""
+    return math.prod(a) != math.prod(b)
 
 
 def _shared(a: Normal, b: Normal, aligned: Sequence[Aligned]) -> dict[str, str]:
@@ -226,7 +236,7 @@ class _Lockstep:
 def _judged(first: Judged, second: np.ndarray) -> tuple[Statistics | None, bool, str]:
     """Statistics, whether it passes, and why not. Without statistics nothing could be told."""
     if first.value.shape != second.shape:
-        return None, False, judge([second], [first]).reason
+        return APART, False, judge([second], [first]).reason
     blind = uncompared(first)
     if blind:
         known = np.isfinite(first.value) & np.isfinite(first.bound)

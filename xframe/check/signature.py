@@ -39,8 +39,10 @@ class Signature:
     inputs, outputs
         The bindings, in the first model's order. An input that is not read may have none.
     aligned
-        Whether every output, and every input that is read, is bound to one of the same shape: further levels can be
-        looked at. A DIFFERENT signature can still be aligned (outputs swapped, another precision).
+        Whether every output, and every input that is read, is bound to one of the same shape: numbers can be compared.
+        A DIFFERENT signature can still be aligned (outputs swapped, another precision).
+    comparable
+        Whether at least the inputs are, and each output has its counterpart: the graphs can be laid side by side.
     first, second
         What was aligned.
     """
@@ -49,6 +51,7 @@ class Signature:
     inputs: tuple[Binding, ...]
     outputs: tuple[Binding, ...]
     aligned: bool
+    comparable: bool
     first: Interface
     second: Interface
 
@@ -96,14 +99,16 @@ def align(
     names = dict(names or {})
     _check(a, b, names, layouts)
     found: list[Difference] = []
-    complete = True
+    fitting: dict[str, bool] = {}
+    paired = True
     bindings: dict[str, list[Binding]] = {}
     for what in ("input", "output"):
         ports = (a.inputs, b.inputs) if what == "input" else (a.outputs, b.outputs)
         pairs = _pairs(what, a.name, b.name, *ports, names, found)
         bound = [_bind(what, a.name, b.name, p, q, layouts, found) for p, q in pairs or []]
-        complete &= pairs is not None and None not in bound
-        bindings[what] = [x for x in bound if x is not None]
+        paired &= pairs is not None
+        fitting[what] = pairs is not None and all(fits for _, fits in bound)
+        bindings[what] = [x for x, _ in bound]
     parted = [d.text for d in found if not d.harmless]
     more = f", and {len(parted) - 2} more" if len(parted) > 2 else ""
     verdict = LevelVerdict(
@@ -113,7 +118,8 @@ def align(
         tuple(found),
         time.perf_counter() - start,
     )
-    return Signature(verdict, tuple(bindings["input"]), tuple(bindings["output"]), complete, a, b)
+    ends = tuple(bindings["input"]), tuple(bindings["output"])
+    return Signature(verdict, *ends, all(fitting.values()), paired and fitting["input"], a, b)
 
 
 def _check(a: Interface, b: Interface, names: Mapping[str, str], layouts: Sequence[str | None]) -> None:
@@ -177,8 +183,8 @@ def _counted(ports: Sequence[Port], what: str) -> str:
 
 def _bind(
     what: str, a: str, b: str, p: Port, q: Port, layouts: Sequence[str | None], found: list[Difference]
-) -> Binding | None:
-    """The binding of two ports, or None where their shapes or kinds of values differ."""
+) -> tuple[Binding, bool]:
+    """The binding of two ports, and whether their shapes and kinds of values are the same."""
     title = f"{what} {p.name}"
     told = f"{title} ({q.name} in {b})" if p.name != q.name else title
     fits = True
@@ -204,7 +210,7 @@ def _bind(
         called = ", ".join(f"axis {i}{f' ({name})' if name else ''}" for i, name in free.free.items())
         text = f"{told}: {called} is free in {where} and fixed in {at}; compared at {_words(free)}"
         found.append(Difference("free size", p.name, text, harmless=True))
-    return Binding(p.name, q.name, *axes) if fits else None
+    return Binding(p.name, q.name, *axes), fits
 
 
 def _layouts(p: Port, q: Port, declared_p: str | None, declared_q: str | None) -> tuple[str, str, bool]:

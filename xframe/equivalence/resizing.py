@@ -37,7 +37,7 @@ class Axis:
     def coordinate(self, mode: str, i: int) -> Fraction:
         """Where output ``i`` lies in the input; ``mode`` is ONNX's coordinate_transformation_mode.
 
-        Lengths are those of the tensors, whole numbers, but for ``half_pixel_symmetric``, which is about the difference.
+        Lengths are the tensors' own, whole numbers, but for ``half_pixel_symmetric``, which is about the difference.
         """
         length = Fraction(self.after)
         last = Fraction(self.before - 1)
