@@ -231,7 +231,7 @@ def test_the_verdict_names_the_first_layer():
     rows = layers(a, b, matched(a, b), [[array(*SIZE)]])
     state, reason = verdict(outputs([[judged([1.0])]], [[judged([1.1])]]), rows, "torch")
     assert state is State.DIFFERENT
-    assert "b_conv2 (Conv)" in reason
+    assert "the first layer that differs is conv2 (Conv)" in reason
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
