@@ -37,10 +37,24 @@ def _pads(item: Layer) -> list[list[int]]:
     return [[0, 0], [top, bottom], [left, right], [0, 0]]
 
 
-def _conv(item: Layer, w: Weights, x):
+def _conv(item: Layer, w: Weights, x, add_bias: Callable[..., Any] = tf.nn.bias_add):
     padding = _padding(item, x.shape[1:3]) or _pads(item)
     y = tf.nn.conv2d(x, w[f"{item.name}.weight"], item["stride"], padding, dilations=item["dilation"])
-    return tf.nn.bias_add(y, w[f"{item.name}.bias"])
+    return add_bias(y, w[f"{item.name}.bias"])
+
+
+def _native_conv(item: Layer, w: Weights, x):
+    """Without oneDNN, TensorFlow fuses a convolution and its bias into a kernel that refuses groups, at run time. It
+    leaves a plain addition alone."""
+    plain = item["groups"] > 1 and not _onednn()
+    return _conv(item, w, x, tf.add if plain else tf.nn.bias_add)
+
+
+def _onednn() -> bool:
+    """Whether TensorFlow uses oneDNN in this process. By default it does on CPUs with AVX-512 VNNI or newer."""
+    from tensorflow.python.util import _pywrap_util_port  # no public name tells what became of the default
+
+    return bool(_pywrap_util_port.IsMklEnabled())
 
 
 def _maxpool(item: Layer, w: Weights, x):
@@ -92,7 +106,11 @@ OPS: dict[str, Callable[..., Any]] = {
 }
 
 
-def network(spec: ModelSpec, w: Weights, x):
+#: The same where TensorFlow itself runs them.
+NATIVE = {**OPS, "conv": _native_conv}
+
+
+def network(spec: ModelSpec, w: Weights, x, ops: Mapping[str, Callable[..., Any]] = OPS):
     """The network's output for the NHWC tensor ``x``, with the weights of :func:`common.channels_last`."""
     values, sources = {"input": x}, spec.sources()
     absorbed = common.absorbed_flattens(spec).values()
@@ -100,7 +118,7 @@ def network(spec: ModelSpec, w: Weights, x):
         xs = [values[s] for s in sources[item.name]]
         if item.op == "flatten" and len(xs[0].shape) == 4 and item.name not in absorbed:
             xs = [tf.transpose(xs[0], [0, 3, 1, 2])]
-        values[item.name] = OPS[item.op](item, w, *xs)
+        values[item.name] = ops[item.op](item, w, *xs)
     return tf.identity(values[spec.layers[-1].name], "output")
 
 
@@ -122,7 +140,7 @@ class _Network(common.Network):
             "tensorflow": tf.__version__,
             "intra_op_threads": tf.config.threading.get_intra_op_parallelism_threads(),
             "inter_op_threads": tf.config.threading.get_inter_op_parallelism_threads(),
-            "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1") != "0",
+            "onednn": _onednn(),
             "tf32": tf.config.experimental.tensor_float_32_execution_enabled(),
             "layout": "NHWC",
         }
@@ -134,7 +152,8 @@ class _Network(common.Network):
             resident = {name: tf.constant(w[name]) for name in fc}
 
             def run(x):
-                return network(spec, {k: resident[k] if k in fc else tf.constant(v) for k, v in w.items()}, x)
+                values = {k: resident[k] if k in fc else tf.constant(v) for k, v in w.items()}
+                return network(spec, values, x, NATIVE)
 
             signature = [tf.TensorSpec(common.channels_last_shape(self._shape), tf.float32)]
             self._run = tf.function(run, input_signature=signature, autograph=False).get_concrete_function()
