@@ -12,7 +12,7 @@ KEYS = {
     "check": {"schema", "state", "exit_code", "verdict", "subjects", "comparisons", "runs", "inputs", "notes",
               "environment"},
     "subject": {"name", "kind", "path", "sha256", "notes"},
-    "comparison": {"name", "state", "levels", "layers", "outputs", "first_divergence"},
+    "comparison": {"absorbed", "name", "state", "levels", "layers", "outputs", "first_divergence"},
     "level": {"level", "state", "reason", "differences", "seconds"},
     "difference": {"kind", "where", "text", "harmless"},
     "layer": {"a", "b", "op", "shape", "statistics", "ok", "reason"},
