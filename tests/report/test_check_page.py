@@ -179,8 +179,9 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 @pytest.mark.parametrize("width", [400, 1280])
 def test_a_browser_draws_it(tmp_path, width):
     (tmp_path / "page.html").write_text(page(CHECKS["unequal"]), encoding="utf-8")
-    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--window-size={width},1600",
-               f"--user-data-dir={tmp_path / 'profile'}", f"--screenshot={tmp_path / 'shot.png'}"]  # fmt: skip
-    done = subprocess.run([*command, (tmp_path / "page.html").as_uri()], capture_output=True, timeout=180, check=False)
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--window-size={width},1600"]
+    places = [f"--user-data-dir={tmp_path / 'profile'}", f"--screenshot={tmp_path / 'shot.png'}"]
+    command = [CHROMIUM, *flags, *places, (tmp_path / "page.html").as_uri()]
+    done = subprocess.run(command, capture_output=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "shot.png").stat().st_size > 10_000
