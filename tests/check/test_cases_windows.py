@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from small_models import DIFFERENT, EQUIVALENT, UNCHECKED, model, node, weights
 
+from xframe import check_equivalence
+
 W = weights(6, 3, 3, 3)
 
 
@@ -53,6 +55,16 @@ def test_ceil_mode_makes_one_window_more(checked):
     state, text = checked(pooled(ceil_mode=1, after=False), pooled(after=False))
     assert state is DIFFERENT
     assert "[1, 3, 4, 4] in first and [1, 3, 3, 3] in second" in text
+    assert "ceil_mode" in text  # the graphs are laid side by side although no numbers can be compared
+
+
+def test_a_window_more_is_the_first_layer_that_differs():
+    """Not the layer after it, whose output has the same shape in both."""
+    a, b = pooled(ceil_mode=1), pooled()
+    found = check_equivalence({"first": a, "second": b}, runners=()).comparisons[0].first_divergence
+    assert found is not None
+    assert found.op == "MaxPool"
+    assert "shape" in found.reason
 
 
 def test_ceil_mode_is_named(checked):
