@@ -55,7 +55,7 @@ def _cell(column: Column, row: LayerRow | None, name: str) -> str:
     details = [f"{where}, {who}: {state}", *words.deviation(row, column.against, column.subject)]
     text, kind = "?", "unknown"
     if row.statistics is not None and state != "UNCHECKED":
-        text, kind = words.number(row.statistics.ratio), step(row.statistics.ratio)
+        text, kind = words.share(row.statistics.ratio), step(row.statistics.ratio)
     beyond = state == "DIFFERENT"
     shown = esc(f"× {text}" if beyond else text)
     shown += tag("span", esc(". ".join(details)), cls="tip", role="tooltip", id=name)

@@ -109,4 +109,4 @@ def _state(state: State) -> str:
 
 
 def _pair(statistics: Statistics | None) -> tuple[str, str]:
-    return ("-", "-") if statistics is None else (words.number(statistics.max_abs), words.number(statistics.ratio))
+    return ("-", "-") if statistics is None else (words.number(statistics.max_abs), words.share(statistics.ratio))

@@ -120,12 +120,12 @@ def _layer_table(rows: Sequence[LayerRow], start: int) -> Table:
     table = _table(["layer", "operator", "shape"], ["max abs", "RMS", "of bound"], ["verdict"])
     for number, row in enumerate(rows, start + 1):
         s = row.statistics
-        values = (None, None, None) if s is None else (s.max_abs, s.rms, s.ratio)
+        values = ("-", "-", "-") if s is None else (*map(words.number, (s.max_abs, s.rms)), words.share(s.ratio))
         table.add_row(
             Text(f"  {number} {words.clean(row.a or row.b)}"),
             Text(words.clean(row.op)),
             "x".join(map(str, row.shape)),
-            *map(words.number, values),
+            *values,
             Text(words.row_state(row), style="" if words.row_state(row) == "same" else "bold red"),
         )
     return table
@@ -143,7 +143,7 @@ def _run_table(runs: Sequence[RunRow]) -> Table:
 
 
 def _pair(statistics: Statistics | None) -> tuple[str, str]:
-    return ("-", "-") if statistics is None else (words.number(statistics.max_abs), words.number(statistics.ratio))
+    return ("-", "-") if statistics is None else (words.number(statistics.max_abs), words.share(statistics.ratio))
 
 
 def _table(left: Sequence[str], right: Sequence[str], last: Sequence[str]) -> Table:

@@ -32,6 +32,11 @@ def number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3g}"
 
 
+def share(ratio: float | None) -> str:
+    """A deviation over its bound. An exact zero has almost no bound: how often that fits in, tells nobody anything."""
+    return "over 1e+09" if ratio is not None and 1e9 < ratio < math.inf else number(ratio)
+
+
 def headline(check: Check) -> str:
     """The verdict in one line."""
     first = check.subjects[0].name if check.subjects else "nothing"
@@ -123,7 +128,7 @@ def short(row: LayerRow) -> str:
     """How far a layer is off, in a few words."""
     if row.statistics is None or not math.isfinite(row.statistics.ratio):
         return row.reason or "not a finite number"
-    return f"{number(row.statistics.ratio)} times the bound"
+    return f"{share(row.statistics.ratio)} times the bound"
 
 
 def deviation(row: LayerRow, first: str, second: str) -> Iterator[str]:
@@ -133,7 +138,7 @@ def deviation(row: LayerRow, first: str, second: str) -> Iterator[str]:
         yield clean(row.reason or "not compared")
     else:
         where = f"at {list(s.at)} " if s.at else ""
-        bound = f"bound {number(s.bound)}: {number(s.ratio)} times the bound"
+        bound = f"bound {number(s.bound)}: {share(s.ratio)} times the bound"
         yield clean(f"{where}{s.first:.9g} in {first}, {s.second:.9g} in {second}, {bound}")
     if s is not None:
         yield aggregate(s)
