@@ -63,7 +63,7 @@ class Subject:
             assert self.spec is not None
             shapes = [(batch, *self.spec.input)]
         else:
-            shapes = [_canonical(i.shape, i.layout) for i in self.file.inputs]
+            shapes = [canonical_shape(i.shape, i.layout) for i in self.file.inputs]
         return [[zoo.inputs(s, seed + k + FEEDS * i) for i, s in enumerate(shapes)] for k in range(FEEDS)]
 
     def judge(self, feeds: Sequence[Feed]) -> tuple[Judge, bool]:
@@ -100,7 +100,8 @@ class Subject:
         ]
 
 
-def _canonical(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
+def canonical_shape(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
+    """``shape`` as it is in NCHW, of a tensor in ``layout``."""
     return (shape[0], shape[3], *shape[1:3]) if layout == "NHWC" else shape
 
 

@@ -218,7 +218,7 @@ class _Checker:
         trouble = ""
         try:
             exact, theirs = self.exact(self.first), self.exact(other)
-            outputs = numerics.outputs(exact, [_in_order(o, other, self.first, signature) for o in theirs])
+            outputs = numerics.outputs(exact, [_in_order(o, self.first, signature) for o in theirs])
         except XframeError as e:
             trouble = str(e)
         try:
@@ -243,7 +243,7 @@ class _Checker:
                 return candidates.rows(opened, runners, self.feeds, self.exact(opened), progress=self.told)
             if not signature.aligned:
                 raise XframeError(UNALIGNED)
-            first = [_in_order(e, self.first, opened, signature, forth=True) for e in self.exact(self.first)]
+            first = [_in_order(e, opened, signature, forth=True) for e in self.exact(self.first)]
             called = self.first.subject.name
             return candidates.rows(
                 opened, runners, self._feeds(opened), self.exact(opened), first, first_name=called, progress=self.told
@@ -328,10 +328,8 @@ class _Checker:
         return [relaid(given[b.a], b.axes_a, ()) for b in signature.inputs]
 
 
-def _in_order(
-    judged: Sequence[Judged], of: Opened, to: Opened, signature: Signature, forth: bool = False
-) -> list[Judged]:
-    """The outputs of one subject in the order and layout of another; ``forth``: of the first in that of the second."""
+def _in_order(judged: Sequence[Judged], to: Opened, signature: Signature, forth: bool = False) -> list[Judged]:
+    """The second subject's outputs in the order and layout of ``to``, the first; ``forth``: the other way round."""
     known = {j.name: j for j in judged}
     found = {}
     for b in signature.outputs:

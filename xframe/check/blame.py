@@ -12,7 +12,7 @@ from xframe.check.cutting import wrong_prefix
 from xframe.check.engine import Engine, Feed
 from xframe.check.judging import compared, worst
 from xframe.equivalence.bounds import Quantity
-from xframe.equivalence.graph import Graph, Node, Roundings, run
+from xframe.equivalence.graph import Graph, Node, run
 from xframe.equivalence.reference import OPERATORS, Judged
 from xframe.equivalence.result import LayerRow, State
 from xframe.errors import XframeError
@@ -69,12 +69,8 @@ def judged_layers(engine: Engine, graph: Graph, feed: Feed, tensors: Sequence[st
         if name in got:
             rows[name] = _row(makers[name], got.pop(name), Judged(name, exact.real, exact.bound))
 
-    _evaluate(whole, feed, ran.roundings, observe)
+    run(whole, dict(zip(whole.inputs, feed, strict=True)), OPERATORS, ran.roundings, observe)
     return rows
-
-
-def _evaluate(graph: Graph, feed: Feed, roundings: Roundings, observe) -> None:
-    run(graph, dict(zip(graph.inputs, feed, strict=True)), OPERATORS, roundings, observe)
 
 
 def _row(node: Node, got: np.ndarray, exact: Judged) -> LayerRow:

@@ -146,7 +146,15 @@ def differs(exact: Judged, other: np.ndarray) -> bool:
 
 def differ(problem: Problem, strict: bool) -> bool:
     """Whether both graphs part; where ``strict``, beyond the bounds of both, so that correct float32 runs do, too."""
+    return _part(*_exact(problem), strict)
+
+
+def _exact(problem: Problem) -> tuple[Judged, Judged]:
     first, second = (exact_output(graph, problem.feeds) for graph in problem.graphs)
+    return first, second
+
+
+def _part(first: Judged, second: Judged, strict: bool) -> bool:
     if strict and first.bound.shape == second.bound.shape:
         first = replace(first, bound=first.bound + second.bound)
     return bool(first.value.size and second.value.size) and differs(first, second.value)
@@ -156,14 +164,12 @@ class StillParts:
     """Whether a smaller problem still fails in the way of ``problem``: in its shapes, or in its numbers."""
 
     def __init__(self, problem: Problem) -> None:
-        self._strict = differ(problem, strict=True)
-        self._shapes = self._other_shapes(problem)
+        first, second = _exact(problem)
+        self._strict = _part(first, second, strict=True)
+        self._reshaped = first.value.shape != second.value.shape
 
     def __call__(self, candidate: Problem) -> bool:
-        first = exact_output(candidate.graphs[0], candidate.feeds)
-        finite = np.isfinite(first.value).all() and np.isfinite(first.bound).all()
-        return bool(finite) and self._other_shapes(candidate) == self._shapes and differ(candidate, self._strict)
-
-    @staticmethod
-    def _other_shapes(problem: Problem) -> bool:
-        return len({exact_output(graph, problem.feeds).value.shape for graph in problem.graphs}) > 1
+        first, second = _exact(candidate)
+        finite = bool(np.isfinite(first.value).all() and np.isfinite(first.bound).all())
+        reshaped = first.value.shape != second.value.shape
+        return finite and reshaped == self._reshaped and _part(first, second, self._strict)

@@ -11,6 +11,7 @@ import numpy as np
 from xframe.check.interface import Interface, Port
 from xframe.equivalence.result import Difference, Level, LevelVerdict, State
 from xframe.errors import UsageError
+from xframe.subject import canonical_shape
 
 LAYOUTS = ("NCHW", "NHWC")
 #: An NHWC tensor is the NCHW one transposed by these axes.
@@ -200,7 +201,7 @@ def _bind(
         text = f"{told} is taken as {first} in both: one says so, and the shapes do not tell; declare the layouts"
         found.append(Difference("layout", p.name, text, harmless=True))
     axes = [LAST if layout == "NHWC" else () for layout in (first, second)]
-    shapes = [_canonical(x.shape, layout) for x, layout in ((p, first), (q, second))]
+    shapes = [x.shape and canonical_shape(x.shape, layout) for x, layout in ((p, first), (q, second))]
     if None not in shapes and shapes[0] != shapes[1]:
         text = f"{told} is {_words(p)} in {a} and {_words(q)} in {b}"
         found.append(Difference("shape", p.name, text))
@@ -218,7 +219,7 @@ def _layouts(p: Port, q: Port, declared_p: str | None, declared_q: str | None) -
     if p.shape is None or q.shape is None or len(p.shape) != 4 or len(q.shape) != 4:
         return "", "", False
     first, second = declared_p or p.layout, declared_q or q.layout
-    ways = [(x, y) for x in LAYOUTS for y in LAYOUTS if _canonical(p.shape, x) == _canonical(q.shape, y)]
+    ways = [(x, y) for x in LAYOUTS for y in LAYOUTS if canonical_shape(p.shape, x) == canonical_shape(q.shape, y)]
     if first and second:
         stamps_fail = (first, second) not in ways and p.shape == q.shape and not (declared_p and declared_q)
         return first, first if stamps_fail else second, stamps_fail
@@ -230,12 +231,6 @@ def _layouts(p: Port, q: Port, declared_p: str | None, declared_q: str | None) -
     if len(ways) == 1:
         return *ways[0], False
     return first or second, first or second, len(ways) > 1
-
-
-def _canonical(shape: tuple[int, ...] | None, layout: str) -> tuple[int, ...] | None:
-    if shape is None or layout != "NHWC":
-        return shape
-    return (shape[0], shape[3], *shape[1:3])
 
 
 def _words(port: Port) -> str:
