@@ -19,12 +19,12 @@ def compared(outputs: Outputs, judged: Sequence[Judged]) -> tuple[State, str]:
     verdict = judge(outputs, judged)
     if verdict.ok:
         return State.EQUIVALENT, ""
-    if verdict.ratio is None and len(outputs) == len(judged) and all(map(_blind, outputs, judged)):
+    if verdict.ratio is None and len(outputs) == len(judged) and all(map(blind, outputs, judged)):
         return State.UNCHECKED, verdict.reason
     return State.DIFFERENT, verdict.reason
 
 
-def _blind(got: np.ndarray, want: Judged) -> bool:
+def blind(got: np.ndarray, want: Judged) -> bool:
     """Whether nothing is wrong with an output but what it is compared with."""
     if got.shape != want.value.shape:
         return False

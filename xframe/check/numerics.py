@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy as np
 
+from xframe.check.judging import blind
 from xframe.equivalence.bounds import Quantity
 from xframe.equivalence.graph import Evaluation, Node
 from xframe.equivalence.reference import OPERATORS, Judged
 from xframe.equivalence.result import LayerRow, State, Statistics
 from xframe.equivalence.statistics import statistics
-from xframe.equivalence.verdict import judge, shares, uncompared
+from xframe.equivalence.verdict import judge, uncompared
 from xframe.errors import ModelError, UsageError
 from xframe.normal.form import Normal
 from xframe.normal.match import Match
@@ -237,13 +238,11 @@ def _judged(first: Judged, second: np.ndarray) -> tuple[Statistics | None, bool,
     """Statistics, whether it passes, and why not. Without statistics nothing could be told."""
     if first.value.shape != second.shape:
         return APART, False, judge([second], [first]).reason
-    blind = uncompared(first)
-    if blind:
-        known = np.isfinite(first.value) & np.isfinite(first.bound)
-        if not (shares(second, first)[1][known] > 1).any():
-            return None, False, blind
+    why = uncompared(first)
+    if why and blind(second, first):
+        return None, False, why
     found = statistics(first, second)
-    ok = not blind and found.ratio <= 1
+    ok = not why and found.ratio <= 1
     return found, ok, "" if ok else judge([second], [first]).reason
 
 
