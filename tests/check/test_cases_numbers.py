@@ -7,6 +7,8 @@ import pytest
 from onnx import TensorProto
 from small_models import DIFFERENT, EQUIVALENT, UNCHECKED, model, node, weights
 
+from xframe import check_equivalence
+
 W = weights(6, 3, 3, 3)
 
 
@@ -164,6 +166,13 @@ def test_a_float16_export(checked, whole):
     state, text = checked(model(node("Conv", "x w", "y"), w=W), halved(W, whole))
     assert state is DIFFERENT
     assert "float16" in text
+
+
+def test_what_is_assumed_of_a_float16_input_is_told():
+    half = model(node("Relu", "x", "y"), dtype=TensorProto.FLOAT16)
+    found = check_equivalence({"first": half, "second": half}, runners=()).comparisons[0]
+    told = "input x is float16: what the model computes in it is taken as exact"
+    assert found.absorbed == (f"first: {told}", f"second: {told}")
 
 
 SCALE = np.float32(np.abs(W).max() / 127)

@@ -19,7 +19,6 @@ from xframe.check.reduce import reduce as reduce_pair
 from xframe.check.reduce import reduce_run
 from xframe.check.signature import Signature, align, relaid
 from xframe.check.subjects import Opened, expand, open_all
-from xframe.equivalence.graph import Graph
 from xframe.equivalence.reference import Judged, Reference
 from xframe.equivalence.result import Check, Comparison, LayerRow, Level, LevelVerdict, RunRow, State
 from xframe.errors import UsageError, XframeError
@@ -288,10 +287,15 @@ class _Checker:
         key = (opened.subject.name, tuple(inputs), tuple(outputs))
         if key not in self._normals:
             raw = opened.graph
-            shapes = dict(zip(raw.inputs, raw.shapes, strict=True))
-            names = tuple(name for name, _ in inputs)
-            ends = tuple(name for name, _ in outputs)
-            graph = Graph(raw.nodes, raw.constants, names, ends, tuple(shapes[n] for n in names))
+            at = [raw.inputs.index(name) for name, _ in inputs]
+            graph = replace(
+                raw,
+                inputs=tuple(raw.inputs[i] for i in at),
+                shapes=tuple(raw.shapes[i] for i in at),
+                dtypes=tuple(raw.dtypes[i] for i in at),
+                outputs=tuple(name for name, _ in outputs),
+                notes=(),  # the subject has them
+            )
             self._normals[key] = canonical(
                 graph,
                 inputs={name: axes for name, axes in inputs if axes},
