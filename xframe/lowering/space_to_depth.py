@@ -50,16 +50,16 @@ def stage(site: ConvSite, height: int, width: int, channels: int, layout: str, c
     inner = -(-left // sw), max(-(-left // sw), min(width, (w + left) // sw))  # blocks with all columns in the image
 
     def body(x, y):
-        def block(i, row, down, col, source, inside):
-            """Row ``down`` of the block (row, col), from row ``source`` of the image."""
+        def block(line, i, row, down, col, inside):
+            """Row ``down`` of the block (row, col), from ``line(k)``, the values of a row of the image channels-last."""
             place, start = col * channels + down * sw * c, col * sw - left
 
             def pixel(k):
                 column = start + k // c
-                value = x[i, source, start * c + k] if layout == "NHWC" else x[i, k % c, source, column]
+                value = line(start * c + k)
                 return value if inside else tirx.if_then_else((column >= 0) & (column < w), value, ir.zero())
 
-            if layout == "NHWC" and inside:  # the block's row is one contiguous run
+            if inside:  # the block's row is one contiguous run
                 ir.copy(y, lambda k: [i, row, place + k], pixel, sw * c, cpu.lanes)
             else:
                 for k in range(sw * c):
@@ -69,15 +69,25 @@ def stage(site: ConvSite, height: int, width: int, channels: int, layout: str, c
             at = col * channels + start
             ir.copy(y, lambda k: [i, row, at + k], lambda _: ir.zero(), length, cpu.lanes)
 
+        def line_of(i, source):
+            """A row of the image, channels-last. LLVM turns a whole row at once with shuffles, but not blocks of one."""
+            if layout == "NHWC":
+                return lambda k: x[i, source, k]
+            line = T.alloc_buffer((w * c,), ir.FLOAT)
+            with T.serial(0, w) as col, T.serial(0, c) as k:
+                T.buffer_store(line, x[i, k, source, col], [col * c + k])
+            return lambda k: line[k]
+
         with ir.units(n, height) as (i, row):
             for down in range(sh):
                 source = row * sh + down - top
                 with T.If(tirx.all(source >= 0, source < h)):
                     with T.Then():
+                        line = line_of(i, source)
                         for first, last, inside in ((0, inner[0], False), (*inner, True), (inner[1], width, False)):
                             if first < last:
                                 with T.serial(0, last - first) as col:
-                                    block(i, row, down, first + col, source, inside)
+                                    block(line, i, row, down, first + col, inside)
                     with T.Else(), T.serial(0, width) as col:
                         nothing(i, row, col, down * sw * c, sw * c)
             if channels > sh * sw * c:
