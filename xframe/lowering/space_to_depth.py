@@ -51,7 +51,7 @@ def stage(site: ConvSite, height: int, width: int, channels: int, layout: str, c
 
     def body(x, y):
         def block(line, i, row, down, col, inside):
-            """Row ``down`` of the block (row, col), from ``line(k)``, the values of a row of the image channels-last."""
+            """Row ``down`` of the block (row, col), from ``line(k)``, a row of the image channels-last."""
             place, start = col * channels + down * sw * c, col * sw - left
 
             def pixel(k):
@@ -70,7 +70,7 @@ def stage(site: ConvSite, height: int, width: int, channels: int, layout: str, c
             ir.copy(y, lambda k: [i, row, at + k], lambda _: ir.zero(), length, cpu.lanes)
 
         def line_of(i, source):
-            """A row of the image, channels-last. LLVM turns a whole row at once with shuffles, but not blocks of one."""
+            """A row of the image, channels-last: LLVM turns whole rows with shuffles, but not a block."""
             if layout == "NHWC":
                 return lambda k: x[i, source, k]
             line = T.alloc_buffer((w * c,), ir.FLOAT)
