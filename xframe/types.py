@@ -4,7 +4,7 @@ Standard library only, and written for Python 3.6 upwards, because the worker pr
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any, Dict, Mapping, Optional, Tuple
 
@@ -217,13 +217,30 @@ ERROR_BUDGET = 2e-3
 
 
 @dataclass(frozen=True)
+class Tuned:
+    """A recorded schedule of one kernel of a plan, from a schedule log.
+
+    ``task`` is the kernel (``xframe.lowering.tasks.task_of``), ``tile`` the (rows, vectors) of its register tile,
+    ``trace`` MetaSchedule's instructions with their decisions, as JSON, for the function whose structural hash is
+    ``workload``. ``origin``: the log that it is from, in words.
+    """
+
+    task: str
+    tile: Tuple[int, int]
+    trace: str
+    workload: str
+    origin: str
+
+
+@dataclass(frozen=True)
 class Plan:
     """Which lowering each convolution site must use; empty leaves the choice to the backend.
 
     ``label`` is what the user asked for (``auto``, ``winograd``, one of :data:`OPTIMIZATIONS`); ``fallback`` tells, for
     each site that the asked lowering refused, why. ``error_budget``: the predicted error of each site's own rounding,
     relative to the RMS of its output (``xframe.equivalence.bounds.predicted``), must not be above it. ``target``: the
-    CPU to compile for, in the compiler's words; None for this machine's own.
+    CPU to compile for, in the compiler's words; None for this machine's own. ``tuned``: schedules to use where a kernel
+    has one; it never changes a lowering.
     """
 
     label: str = "auto"
@@ -231,6 +248,7 @@ class Plan:
     fallback: Tuple[Tuple[ConvSite, str], ...] = ()
     error_budget: float = ERROR_BUDGET
     target: Optional[str] = None
+    tuned: Tuple[Tuned, ...] = ()
 
     def __getitem__(self, site: ConvSite) -> Optional[str]:
         return dict(self.lowerings).get(site)
@@ -242,13 +260,16 @@ class Plan:
             "fallback": {s.key: why for s, why in self.fallback},
             "error_budget": self.error_budget,
             "target": self.target,
+            "tuned": [asdict(t) for t in self.tuned],
         }
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> "Plan":
         low = tuple((ConvSite.parse(k), v) for k, v in data["lowerings"].items())
         fallback = tuple((ConvSite.parse(k), v) for k, v in data.get("fallback", {}).items())
-        return Plan(data["label"], low, fallback, float(data.get("error_budget", ERROR_BUDGET)), data.get("target"))
+        budget = float(data.get("error_budget", ERROR_BUDGET))
+        tuned = tuple(Tuned(**{**t, "tile": tuple(t["tile"])}) for t in data.get("tuned", ()))
+        return Plan(data["label"], low, fallback, budget, data.get("target"), tuned)
 
 
 @dataclass(frozen=True)
@@ -268,7 +289,7 @@ class Rounding:
 @dataclass(frozen=True)
 class SiteRecord:
     """What a backend did at one site. ``requested``: by the plan; ``selected``: what it says it compiled; ``detail``:
-    tile or variant, e.g. ``F(4,3)``."""
+    tile or variant, e.g. ``F(4,3)``; ``schedule``: where the schedule of its product is from, in words."""
 
     site: ConvSite
     name: str
@@ -276,6 +297,7 @@ class SiteRecord:
     selected: Optional[str]
     detail: str = ""
     rounding: Optional[Rounding] = None
+    schedule: str = ""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from tvm import te
 
 from xframe.lowering import prefetch
 from xframe.lowering.depthwise import depthwise_stage
+from xframe.lowering.knobs import part_sizes
 from xframe.lowering.padding import pad_stage
 from xframe.lowering.pointwise import is_pointwise, pointwise_stage
 from xframe.lowering.stage import Epilogue, Stage, Tile, clear_product, kernel_runs, packed, pad_to, tile_product
@@ -32,8 +33,8 @@ class Direct:
             channels_last = pad_stage(bare, *site.in_hw, site.in_channels, layout, cpu)
             return [s for s in (channels_last, depthwise_stage(site, weight, epilogue, cpu)) if s]
         if is_pointwise(site) and layout == "NHWC":
-            return [pointwise_stage(site, weight, epilogue, cpu)]
-        return _grouped(site, weight, epilogue, layout, cpu)
+            return [pointwise_stage(site, weight, epilogue, cpu, variant.tile)]
+        return _grouped(site, weight, epilogue, layout, cpu, variant.tile)
 
     def variants(self, site: ConvSite) -> list[Variant]:
         """One accumulator an output, over the whole reduction."""
@@ -45,11 +46,12 @@ def _extent(outputs: int, stride: int, kernel: int, dilation: int) -> int:
     return (outputs - 1) * stride + (kernel - 1) * dilation + 1
 
 
-def _grouped(site, weight, epilogue, layout, cpu) -> list[Stage]:
+def _grouped(site, weight, epilogue, layout, cpu, tile) -> list[Stage]:
     n, g, (oh, ow), (kh, kw) = site.batch, site.groups, site.out_hw, site.kernel
     (sh, sw), (dh, dw) = site.stride, site.dilation
     ic, oc = site.in_channels // g, site.out_channels // g
-    tile = Tile.choose(ow, oc, cpu)
+    alternatives = Tile.ranked(ow, oc, cpu)
+    tile = tile or alternatives[0]
     columns, width = pad_to(oc, tile.columns), pad_to(ow, tile.rows)
     rows_in, row_in = _extent(oh, sh, kh, dh), _extent(width, sw, kw, dw)
     if width == ow and not any(site.pads):
@@ -74,19 +76,26 @@ def _grouped(site, weight, epilogue, layout, cpu) -> list[Stage]:
         shape, lambda i, y, z, q, o: epilogue(acc[i, q, y, z, o], b[q, o], image, i, y, z, q, o), name="epilogue"
     )
 
-    def schedule(sch):
+    def schedule(sch, knobs):
         product, last = sch.get_sblock("product"), sch.get_sblock("epilogue")
-        # Images pass by one block of weights, which stays in cache.
         around, _, reduction = tile_product(
             sch, product, last, tile, row=3, column=4, order=lambda column, i, q, y: [q, column, i, y]
         )
-        sch.parallel(sch.fuse(*around))
-        block = tile.columns * site.reduction
-        reduction = prefetch.mark(sch, reduction, cpu, block, width // tile.rows, again=n * oh)
-        clear_product(sch, product, reduction)
+        q, column, *lines = around
+        # Lines of the images pass by one block of weights, which stays in cache: all of them by hand.
+        together = knobs("lines", part_sizes(n * oh, cpu.threads), n * oh)
+        part, line = sch.split(sch.fuse(*lines), [None, together])
+        sch.reorder(q, part, column, line)
+        sch.parallel(sch.fuse(q, part, column, line))
+        block, blocks = tile.columns * site.reduction, columns // tile.columns
+        reduction = prefetch.mark(
+            sch, knobs, reduction, cpu, block, blocks, width // tile.rows, again=n * oh, turns_again=together
+        )
+        clear_product(sch, knobs, product, reduction)
 
     weights = packed(weight.reshape(g, oc, ic, kh, kw).transpose(0, 3, 4, 2, 1), columns, tile.columns)
     weights = weights.reshape(g, columns // tile.columns, kh, taps, run, tile.columns)
     biases = np.pad(epilogue.bias.reshape(g, oc), ((0, 0), (0, columns - oc)))
-    stage = Stage("product", te.create_prim_func([x, w, b, *image, out]), (weights, biases), shape, schedule)
+    func = te.create_prim_func([x, w, b, *image, out])
+    stage = Stage("product", func, (weights, biases), shape, schedule, alternatives)
     return [pad, stage] if pad else [stage]

@@ -7,7 +7,7 @@ others are left out. The kernel transform is a constant: done here, in float64.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,17 @@ from xframe.lowering import fused, ir, prefetch
 from xframe.lowering.ir import T
 from xframe.lowering.padding import Window
 from xframe.lowering.space_to_depth import one_tap, unit, unit_weight
-from xframe.lowering.stage import Epilogue, Stage, Tile, clear_product, packed, pad_to, tile_product, transformed
+from xframe.lowering.stage import (
+    Epilogue,
+    Stage,
+    Tile,
+    clear_product,
+    packed,
+    pad_to,
+    shared_rows,
+    tile_product,
+    transformed,
+)
 from xframe.lowering.straight_line import product as multiply
 from xframe.lowering.target import Cpu
 from xframe.lowering.variants import Variant, transform_flop
@@ -139,7 +149,8 @@ class Fft:
         site, weight = unit(given), unit_weight(given, weight)
         c, o = pad_to(site.in_channels, cpu.lanes), pad_to(site.out_channels, cpu.lanes)
         points = site.batch * g.tiles[0] * g.tiles[1]
-        tile = Tile.choose(points, o, cpu, parts=2)
+        tiles = Tile.ranked(points, o, cpu, parts=2)
+        tile = variant.tile or tiles[0]
         rows, columns = pad_to(points, tile.rows), pad_to(o, tile.columns)
         if g.whole and site == given:  # what lies outside is left out of the transform, not read
             bare = ConvSite(site.batch, site.in_channels, site.in_hw, site.out_channels, site.kernel)
@@ -160,7 +171,7 @@ class Fft:
             stages = [
                 image.stage,
                 _input_stage(site, g, image, rows, cpu),
-                _product_stage(g.frequencies, rows, c, o, weights, tile, cpu),
+                replace(_product_stage(g.frequencies, rows, c, o, weights, tile, cpu), tiles=tiles),
                 _output_stage(site, g, rows, o, epilogue, cpu),
             ]
         return [s for s in stages if s]
@@ -258,12 +269,14 @@ def _product_stage(frequencies, rows, c, o, weights, tile, cpu) -> Stage:
     acc = te.compute((frequencies, 2, rows, weights.shape[1] * tile.columns), term, name="product")
     out = te.compute((frequencies, 2, rows, o), lambda f, part, p, q: acc[f, part, p, q], name="epilogue")
 
-    def schedule(sch):
+    def schedule(sch, knobs):
         product, epilogue = sch.get_sblock("product"), sch.get_sblock("epilogue")
-        around, _, reduction = tile_product(sch, product, epilogue, tile, row=2, column=3, unroll=(5, 1))
-        sch.parallel(sch.fuse(*around))
-        reduction = prefetch.mark(sch, reduction, cpu, math.prod(weights.shape[2:]), rows // tile.rows)
-        clear_product(sch, product, reduction)
+        around, row, reduction = tile_product(sch, product, epilogue, tile, row=2, column=3, unroll=(5, 1))
+        tiles = rows // tile.rows
+        shared_rows(sch, knobs, around, row, tiles, tiles, cpu)
+        block = math.prod(weights.shape[2:])
+        reduction = prefetch.mark(sch, knobs, reduction, cpu, block, weights.shape[1], tiles)
+        clear_product(sch, knobs, product, reduction)
 
     return Stage("product", te.create_prim_func([v, u, out]), (weights,), (frequencies, 2, rows, o), schedule)
 

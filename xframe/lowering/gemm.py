@@ -4,6 +4,7 @@ import numpy as np
 from tvm import te
 
 from xframe.lowering import prefetch
+from xframe.lowering.knobs import part_sizes
 from xframe.lowering.padding import pad_stage
 from xframe.lowering.pointwise import is_pointwise, pointwise_stage
 from xframe.lowering.stage import Epilogue, Stage, Tile, clear_product, kernel_runs, packed, pad_to, tile_product
@@ -29,7 +30,7 @@ class Gemm:
         """See ``xframe.protocols.Lowering``."""
         site = variant.site
         if is_pointwise(site) and layout == "NHWC":  # its column matrix is the image
-            return [pointwise_stage(site, weight, epilogue, cpu)]
+            return [pointwise_stage(site, weight, epilogue, cpu, variant.tile)]
         n, g, (oh, ow), (kh, kw) = site.batch, site.groups, site.out_hw, site.kernel
         (sh, sw), (dh, dw) = site.stride, site.dilation
         c, ic, oc = site.in_channels, site.in_channels // g, site.out_channels // g
@@ -39,7 +40,8 @@ class Gemm:
         pad = pad_stage(site, height, width, c, layout, cpu)
 
         rows = n * oh * ow
-        tile = Tile.choose(rows, oc, cpu)
+        alternatives = Tile.ranked(rows, oc, cpu)
+        tile = variant.tile or alternatives[0]
         columns, tiles = pad_to(oc, tile.columns), -(-rows // tile.rows)
         taps, run = kernel_runs(site)
         bytes_a_tile = tile.rows * kh * kw * ic * 4
@@ -69,7 +71,7 @@ class Gemm:
             (rows, g, oc), lambda m, q, o: epilogue(acc[q, m, o], b[q, o], image, m, q, o), name="epilogue"
         )
 
-        def schedule(sch):
+        def schedule(sch, knobs):
             product, last = sch.get_sblock("product"), sch.get_sblock("epilogue")
             around, row, reduction = tile_product(
                 sch, product, last, tile, row=1, column=2, order=lambda column, q: [q, column]
@@ -80,19 +82,21 @@ class Gemm:
                 _, lane = sch.split(sch.get_loops(copy)[-1], [None, cpu.lanes])
                 sch.vectorize(lane)
             if by_rows:  # a thread makes its part of the columns and multiplies it with all weights
-                chunk, row = sch.split(row, [None, max(1, -(-tiles // chunks))])
+                size = knobs("rows", part_sizes(tiles, cpu.threads), max(1, -(-tiles // chunks)))
+                chunk, row = sch.split(row, [None, size])
                 sch.reorder(q, chunk, column, row)
                 sch.compute_at(copy, chunk, preserve_unit_loops=True)
                 sch.parallel(sch.fuse(q, chunk))
             else:  # few rows and many weights: threads share the columns and split the weights
                 sch.parallel(sch.get_loops(copy)[0])
                 sch.parallel(sch.fuse(q, column))
-                reduction = prefetch.mark(sch, reduction, cpu, tile.columns * kh * kw * ic, tiles)
-            clear_product(sch, product, reduction)
+                block = tile.columns * kh * kw * ic
+                reduction = prefetch.mark(sch, knobs, reduction, cpu, block, columns // tile.columns, tiles)
+            clear_product(sch, knobs, product, reduction)
 
         weights = packed(weight.reshape(g, oc, ic, kh, kw).transpose(0, 3, 4, 2, 1), columns, tile.columns)
         weights = weights.reshape(g, columns // tile.columns, kh, taps, run, tile.columns)
         biases = np.pad(epilogue.bias.reshape(g, oc), ((0, 0), (0, columns - oc)))
         func = te.create_prim_func([x, w, b, *image, out])
-        product = Stage("product", func, (weights, biases), (rows, g, oc), schedule)
+        product = Stage("product", func, (weights, biases), (rows, g, oc), schedule, alternatives)
         return [pad, product] if pad else [product]

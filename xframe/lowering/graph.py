@@ -17,6 +17,7 @@ from tvm import relax, tirx
 from xframe.errors import Unsupported
 from xframe.lowering.stage import Epilogue, Stage
 from xframe.lowering.target import Cpu
+from xframe.lowering.tasks import Task, define
 from xframe.lowering.variants import choose, refusal
 from xframe.types import ConvSite, Plan, SiteRecord
 
@@ -60,6 +61,8 @@ class Graph:
         self.parameters: list[tuple[relax.Var, np.ndarray]] = []
         self.sites: list[SiteRecord] = []
         self.values: dict[str, Value | np.ndarray] = {}
+        self.tuned = {t.task: t for t in plan.tuned}
+        self.tasks: list[Task] = []
         self.dense = 0  # fully connected layers so far
         self.done: set[int] = set()
         self.users: dict[str, list[onnx.NodeProto]] = {}
@@ -183,13 +186,15 @@ class Graph:
             raise Unsupported(f"{chosen} refuses {site.key}: {reason}")
         name = f"conv{len(self.sites) + 1}"
         variant = choose(lowering, site, self.cpu, self.plan.error_budget)
-        self.sites.append(SiteRecord(site, name, chosen, None, variant.detail, variant.rounding))
         layout = "NHWC" if x.nhwc else "NCHW"
         epilogue = Epilogue(bias, relu, residual is not None)
-        stages = lowering.define(variant, weight, epilogue, layout, self.cpu)
+        task = Task.of(chosen, variant, epilogue, layout, self.cpu)
+        self.tasks.append(task)
+        defined = define(task, weight, bias, self.cpu, self.tuned.get(task.name))
+        self.sites.append(SiteRecord(site, name, chosen, None, variant.detail, variant.rounding, defined.schedule))
         attrs = {SITE: site.key, LOWERING: chosen}
         added = [] if residual is None else [self.nhwc(residual)]
-        y = self.stages(x.expr if x.nhwc else self.plain(x), stages, f"{name}_{chosen}", attrs, added)
+        y = self.stages(x.expr if x.nhwc else self.plain(x), defined.stages, f"{name}_{chosen}", attrs, added)
         return Value(self.reshape(y, (site.batch, *site.out_hw, site.out_channels)), nhwc=True)
 
 

@@ -17,6 +17,7 @@ from xframe.lowering.graph import LOWERING, ROLE, SITE, SMALL, Graph
 from xframe.lowering.operators import OPERATORS
 from xframe.lowering.patterns import merged
 from xframe.lowering.target import Cpu
+from xframe.lowering.tasks import FIXED, Task
 from xframe.types import Plan, SiteRecord
 
 
@@ -30,11 +31,23 @@ def forced(model: onnx.ModelProto, plan: Plan, cpu: Cpu) -> tuple[tvm.IRModule, 
     NotHonoured
         A planned site is missing from the finished module, carries another lowering, or computes one.
     """
-    lowerings: dict[str, Any] = {n: registry.load(registry.LOWERINGS, n) for n in {n for _, n in plan.lowerings}}
-    graph = Graph(merged(model), plan, lowerings, cpu, OPERATORS)
+    graph = _graph(model, plan, cpu)
     mod, parameters = graph.lower()
     mod = passes(mod, cpu)
     return mod, parameters, prove(mod, plan, graph.sites)
+
+
+def tasks(model: onnx.ModelProto, plan: Plan, cpu: Cpu) -> list[Task]:
+    """What can be tuned in ``model`` under ``plan``: each kernel once. Raises Unsupported as :func:`forced` does."""
+    graph = _graph(model, plan, cpu)
+    graph.lower()
+    named = {t.name: t for t, s in zip(graph.tasks, graph.sites, strict=True) if s.schedule != FIXED}
+    return list(named.values())
+
+
+def _graph(model: onnx.ModelProto, plan: Plan, cpu: Cpu) -> Graph:
+    lowerings: dict[str, Any] = {n: registry.load(registry.LOWERINGS, n) for n in {n for _, n in plan.lowerings}}
+    return Graph(merged(model), plan, lowerings, cpu, OPERATORS)
 
 
 def passes(mod: tvm.IRModule, cpu: Cpu) -> tvm.IRModule:

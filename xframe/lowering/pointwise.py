@@ -4,7 +4,7 @@ import numpy as np
 from tvm import te
 
 from xframe.lowering import prefetch
-from xframe.lowering.stage import Epilogue, Stage, Tile, clear_product, packed, pad_to, tile_product
+from xframe.lowering.stage import Epilogue, Stage, Tile, clear_product, packed, pad_to, shared_rows, tile_product
 from xframe.lowering.target import Cpu
 from xframe.types import ConvSite
 
@@ -13,10 +13,13 @@ def is_pointwise(site: ConvSite) -> bool:
     return (site.kernel, site.stride, site.groups, any(site.pads)) == ((1, 1), (1, 1), 1, False)
 
 
-def pointwise_stage(site: ConvSite, weight: np.ndarray, epilogue: Epilogue, cpu: Cpu) -> Stage:
-    """Of an NHWC image; ``weight`` is OIHW."""
+def pointwise_stage(
+    site: ConvSite, weight: np.ndarray, epilogue: Epilogue, cpu: Cpu, tile: Tile | None = None
+) -> Stage:
+    """Of an NHWC image; ``weight`` is OIHW. Without a ``tile`` the one that should be fastest."""
     rows, c, o = site.batch * site.in_hw[0] * site.in_hw[1], site.in_channels, site.out_channels
-    tile = Tile.choose(rows, o, cpu)
+    alternatives = Tile.ranked(rows, o, cpu)
+    tile = tile or alternatives[0]
     columns, tiles = pad_to(o, tile.columns), -(-rows // tile.rows)
     blocks, near = columns // tile.columns, cpu.cache(2) // 2
     weights = packed(weight.reshape(1, o, c).transpose(0, 2, 1), columns, tile.columns)[0]
@@ -33,19 +36,16 @@ def pointwise_stage(site: ConvSite, weight: np.ndarray, epilogue: Epilogue, cpu:
     )
     out = te.compute((rows, o), lambda m, q: epilogue(acc[m, q], b[q], image, m, q), name="epilogue")
 
-    def schedule(sch):
+    def schedule(sch, knobs):
         product = sch.get_sblock("product")
-        (column,), row, reduction = tile_product(sch, product, sch.get_sblock("epilogue"), tile, row=0, column=1)
+        around, row, reduction = tile_product(sch, product, sch.get_sblock("epilogue"), tile, row=0, column=1)
         if 4 * rows * c <= near and blocks >= 2 * cpu.threads:
-            # The pixels stay near: threads share the weights, which pass once.
-            sch.parallel(column)
-            reduction = prefetch.mark(sch, reduction, cpu, tile.columns * c, tiles)
+            size = tiles  # the pixels stay near: threads share the weights, which pass once
         else:  # each part of the pixels stays near while all weights pass
-            parts = pad_to(max(1, -(-4 * rows * c // near)), cpu.threads)
-            part, row = sch.split(row, [None, -(-tiles // parts)])
-            sch.reorder(part, column, row)
-            sch.parallel(part)
-        clear_product(sch, product, reduction)
+            size = -(-tiles // pad_to(max(1, -(-4 * rows * c // near)), cpu.threads))
+        shared_rows(sch, knobs, around, row, size, tiles, cpu)
+        reduction = prefetch.mark(sch, knobs, reduction, cpu, tile.columns * c, blocks, tiles)
+        clear_product(sch, knobs, product, reduction)
 
     func = te.create_prim_func([x, w, b, *image, out])
-    return Stage("product", func, (weights, epilogue.padded(columns)), (rows, o), schedule)
+    return Stage("product", func, (weights, epilogue.padded(columns)), (rows, o), schedule, alternatives)

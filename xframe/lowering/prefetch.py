@@ -10,10 +10,14 @@ import math
 from tvm import s_tir, tirx
 from tvm.tirx import op
 
+from xframe.lowering.knobs import Knobs
 from xframe.lowering.target import Cpu
 
-#: Marks the reduction loop of a product.
-_MARK = "xframe.fetch_ahead"
+#: Annotations of the reduction loop of a product: whether it fetches ahead; turns of the outermost loop in a row that
+#: use the same block of weights; values of a block; blocks that the outermost loop passes in a row.
+_MARK, _AGAIN, _BLOCK, _ROW = "xframe.fetch_ahead", "xframe.again", "xframe.block", "xframe.row"
+#: Cache lines that one turn may ask for at most: each is an instruction.
+MOST_LINES = 64
 #: Cache lines to ask for at a time: a core waits for about so many at once. LLVM keeps sums in memory across a request,
 #: so the more steps lie between two, the better.
 LINES, MOST_STEPS, LEAST_STEPS = 12, 64, 4
@@ -23,23 +27,33 @@ LINE = 16
 _READ, _LEVEL_2, _DATA = 0, 2, 1
 
 
-def mark(sch: s_tir.Schedule, reduction, cpu: Cpu, block: int, passes: int, again: int = 1):
+def mark(sch, knobs: Knobs, reduction, cpu: Cpu, block: int, row: int, passes: int, again: int = 1, turns_again=None):
     """Have the loop ``reduction`` fetch ahead: ``passes`` of it over ``block`` weights a turn of the outermost loop.
 
-    ``again`` turns of that loop in a row use the same block.
-    Returns the loop that is now the first of the reduction. Nothing changes where weights are passed over so often that
-    reading them is hardly any work, or where the level-2 cache has no room for the next block beside the current one.
+    ``again`` turns of that loop in a row use the same block by hand, ``turns_again`` as the template has it if that is
+    a knob; it passes ``row`` blocks in a row before it may begin anew. The knob ``steps``: steps of the reduction
+    between two requests. The knob ``fetch``: 0 for none at all; by hand where weights are passed over so often that
+    reading them is hardly any work. Without knobs where the level-2 cache has no room for the next block beside the
+    current one. Returns the loop that is now the first of the reduction.
     """
-    if 4 * 4 * block > cpu.cache(2):
-        return reduction
     extent = int(sch.get(reduction).extent)
     steps = math.gcd(extent, MOST_STEPS)
     while steps > LEAST_STEPS and steps * block > LINES * LINE * again * passes * extent:
         steps //= 2
-    if again * passes * extent > 2 * steps * block // LINE:
+
+    def lines(steps):
+        return -(-block * steps // (LINE * again * passes * extent))
+
+    possible = [2**i for i in range(7) if extent % 2**i == 0 and (2**i >= LEAST_STEPS or extent % LEAST_STEPS)]
+    possible = [s for s in possible if s == steps or lines(s) <= MOST_LINES]
+    if 4 * 4 * block > cpu.cache(2) or steps not in possible:
         return reduction
-    turns, _ = sch.split(reduction, [None, steps])
-    sch.annotate(turns, _MARK, again)
+    worth = again * passes * extent <= 2 * steps * block // LINE
+    turns, _ = sch.split(reduction, [None, knobs("steps", possible, steps)])
+    sch.annotate(turns, _MARK, knobs("fetch", (0, 1), int(worth)))
+    sch.annotate(turns, _AGAIN, again if turns_again is None else turns_again)
+    sch.annotate(turns, _BLOCK, block)
+    sch.annotate(turns, _ROW, row)
     return turns
 
 
@@ -53,7 +67,7 @@ def inserted(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """``func`` with its marked loop, if it has one, fetching ahead from its second parameter, the weights.
 
     They must lie in the order in which the outermost loop reads them, a contiguous block for each turn of it, or for
-    as many turns as the mark says.
+    as many turns as the marks say.
     """
     loops: list[tirx.For] = []
 
@@ -63,12 +77,13 @@ def inserted(func: tirx.PrimFunc) -> tirx.PrimFunc:
         if not isinstance(node, tirx.For):
             return node
         loops.append(node)
-        if _MARK in node.annotations:
-            body = tirx.SeqStmt([*_lines(func.params[1], loops, int(node.annotations[_MARK])), node.body])
+        marks = {k: int(v) for k, v in node.annotations.items() if k in (_MARK, _AGAIN, _BLOCK, _ROW)}
+        if marks.get(_MARK):
+            body = tirx.SeqStmt([*_lines(func.params[1], loops, marks), node.body])
         else:
             body = visit(node.body)
         loops.pop()
-        kept = {k: v for k, v in node.annotations.items() if k != _MARK}
+        kept = {k: v for k, v in node.annotations.items() if k not in marks}
         return tirx.For(node.loop_var, node.min, node.extent, node.kind, body, node.thread_binding, kept)
 
     root = func.body.block
@@ -78,14 +93,16 @@ def inserted(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return func.with_body(s_tir.SBlockRealize([], True, block))
 
 
-def _lines(weights, loops: list[tirx.For], again: int) -> list[tirx.Stmt]:
+def _lines(weights, loops: list[tirx.For], marks: dict[str, int]) -> list[tirx.Stmt]:
     """What a turn of the last of ``loops`` fetches: its share of the next block."""
-    outer, *passes = loops
-    block = math.prod(int(d) for d in weights.shape) * again // int(outer.extent)
+    (outer, *passes), again, block, row = loops, marks[_AGAIN], marks[_BLOCK], marks[_ROW]
     turn, turns = outer.loop_var % again, again
     for loop in passes:
         turn, turns = turn * loop.extent + loop.loop_var, turns * int(loop.extent)
     count = -(-block // LINE // turns)
-    first = (outer.loop_var // again + 1) * block + turn * count * LINE
+    blocks = math.prod(int(d) for d in weights.shape) // block
+    passing = row * max(1, int(outer.extent) // (again * blocks))  # each row of blocks, as often as it is passed over
+    following = outer.loop_var // again + 1
+    first = (following // passing * row + following % row) * block + turn * count * LINE
     zeros = [0] * (len(weights.shape) - 1)
     return [tirx.Evaluate(fetch(weights[(*zeros, first + i * LINE)])) for i in range(count)]

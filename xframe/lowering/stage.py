@@ -1,17 +1,23 @@
 """A lowering is a chain of stages, and most of a stage's time is one register-tiled product."""
 
+import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from tvm import s_tir, te, tirx
 
 from xframe.lowering import prefetch
+from xframe.lowering.knobs import Knobs, part_sizes
 from xframe.lowering.target import Cpu
 from xframe.types import ConvSite
 
 REDUCTION = 2  # tvm.tirx.IterVar.CommReduce
+#: Register tiles that are worth a try for one product.
+ALTERNATIVES = 8
+#: Steps of a reduction that may stand one after the other.
+UNROLLED = (1, 2, 4)
 
 
 @dataclass(frozen=True)
@@ -20,22 +26,42 @@ class Stage:
 
     The last one takes the image that its :class:`Epilogue` adds, if it adds one, after the constants.
 
-    ``func`` is the computation and stays what it is; ``schedule`` only reorders it. None: ``func`` is straight-line
-    code that was written in its order.
+    ``func`` is the computation and stays what it is; ``schedule`` only reorders it, with knobs to turn
+    (:mod:`xframe.lowering.knobs`). None: ``func`` is straight-line code that was written in its order. ``tiles``: the
+    register tiles with which the lowering could define it, the best guess first. ``trace``: a recorded schedule, as
+    JSON, in the place of ``schedule``.
     """
 
     role: str
     func: tirx.PrimFunc
     constants: tuple[np.ndarray, ...]
     shape: tuple[int, ...]
-    schedule: Callable[[s_tir.Schedule], None] | None = None
+    schedule: Callable[[s_tir.Schedule, Knobs], None] | None = None
+    tiles: tuple["Tile", ...] = ()
+    trace: str | None = None
 
     def scheduled(self) -> tirx.PrimFunc:
+        """The kernel: as recorded if there is a record, else with the hand-written choices."""
         if self.schedule is None:
             return self.func
-        sch = s_tir.Schedule(self.func)
-        self.schedule(sch)
+        if self.trace is None:
+            sch, _ = self.templated()
+        else:
+            sch = s_tir.Schedule(self.func)
+            s_tir.schedule.Trace.apply_json_to_schedule(json.loads(self.trace), sch)
         return prefetch.inserted(sch.mod["main"])
+
+    def templated(self, chosen: Mapping[str, int] | None = None) -> tuple[s_tir.Schedule, Knobs]:
+        """The template with ``chosen`` knobs, and what they were; prefetches are still marks in it.
+
+        Raises ValueError where there is no template.
+        """
+        if self.schedule is None:
+            raise ValueError(f"the {self.role} is straight-line code: it has no template")
+        sch = s_tir.Schedule(self.func)
+        knobs = Knobs(sch, chosen)
+        self.schedule(sch, knobs)
+        return sch, knobs
 
 
 @dataclass(frozen=True)
@@ -81,13 +107,18 @@ class Tile:
 
     @staticmethod
     def choose(rows: int, columns: int, cpu: Cpu, parts: int = 1) -> "Tile":
-        """The tile with the best use of the machine for a ``rows`` x ``columns`` product.
+        """The first of :meth:`ranked`."""
+        return Tile.ranked(rows, columns, cpu, parts)[0]
 
-        It must fit the registers: ``parts * vectors * (rows + 1) + 1``, ``parts`` being 2 for complex products. Of
-        those, the one with the most useful multiply-adds a cycle, given two FMAs and two loads a cycle and what the
+    @staticmethod
+    def ranked(rows: int, columns: int, cpu: Cpu, parts: int = 1) -> tuple["Tile", ...]:
+        """Tiles for a ``rows`` x ``columns`` product, :data:`ALTERNATIVES` at most, best use of the machine first.
+
+        They must fit the registers: ``parts * vectors * (rows + 1) + 1``, ``parts`` being 2 for complex products. Of
+        those, the ones with the most useful multiply-adds a cycle, given two FMAs and two loads a cycle and what the
         last, partly filled tiles waste.
         """
-        best, best_score = None, 0.0
+        scores: dict[Tile, float] = {}
         for vectors in range(1, 9):
             for r in range(1, 17):
                 if parts * vectors * (r + 1) + 1 > cpu.registers:
@@ -99,11 +130,8 @@ class Tile:
                 # half cycles of one step: FMAs, loads or the latency of an FMA, whichever is longest, and the loop;
                 # of equals, the tile with fewer loads reads less from the caches
                 step = max(sums, 1.25 * loads, 8) + 2 + loads / 8
-                score = filled * sums / step
-                if score > best_score:
-                    best, best_score = Tile(r, vectors, cpu.lanes), score
-        assert best is not None
-        return best
+                scores[Tile(r, vectors, cpu.lanes)] = filled * sums / step
+        return tuple(sorted(scores, key=lambda tile: -scores[tile])[:ALTERNATIVES])
 
 
 def pad_to(n: int, multiple: int) -> int:
@@ -139,9 +167,31 @@ def tile_product(sch: s_tir.Schedule, product, epilogue, tile: Tile, row: int, c
     return around, row_tile, reduction[0]
 
 
-def clear_product(sch: s_tir.Schedule, product, reduction):
-    """Split off the zeroing of the accumulators at the ``reduction`` loop. The last step: no block moves after it."""
-    depth = [sch.get(x) for x in sch.get_loops(product)].index(sch.get(reduction))
+def shared_rows(sch: s_tir.Schedule, knobs: Knobs, around: list, row_tile, size: int, tiles: int, cpu: Cpu):
+    """Threads share the loops ``around`` and parts of ``size`` of ``tiles`` row tiles; the knob ``rows`` is the size.
+
+    The part comes before the last of ``around``, the column tile: the rows of a part stay near while all weights pass.
+    Returns the row tile loop.
+    """
+    *outer, column = around
+    part, row = sch.split(row_tile, [None, knobs("rows", part_sizes(tiles, cpu.threads), size)])
+    sch.reorder(*outer, part, column, row)
+    sch.parallel(sch.fuse(*outer, part, column))
+    return row
+
+
+def clear_product(sch: s_tir.Schedule, knobs: Knobs, product, reduction):
+    """Split off the zeroing of the accumulators at the ``reduction`` loop. The last step: no block moves after it.
+
+    The knob ``unroll``: steps of the innermost loop of the reduction that stand one after the other.
+    """
+    loops = sch.get_loops(product)
+    depth = [sch.get(x) for x in loops].index(sch.get(reduction))
+    last = max(i for i, x in enumerate(loops) if sch.get(x).kind == tirx.ForKind.SERIAL)
+    extent = int(sch.get(loops[last]).extent)
+    again, step = sch.split(loops[last], [None, knobs("unroll", [u for u in UNROLLED if extent % u == 0], 1)])
+    sch.unroll(step)
+    reduction = again if last == depth else reduction
     _innermost(sch, sch.decompose_reduction(product, reduction), depth)
 
 

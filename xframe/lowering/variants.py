@@ -11,6 +11,7 @@ from xframe.protocols import Lowering
 from xframe.types import ConvSite, Device, Rounding
 
 if TYPE_CHECKING:
+    from xframe.lowering.stage import Tile
     from xframe.lowering.target import Cpu
 
 
@@ -27,6 +28,8 @@ def transform_flop(window: tuple[int, ...]) -> float:
 class Variant:
     """One way to do ``site``, e.g. with one tile size.
 
+    ``tile``: the register tile of its product (``stage.Tile``); None: the one that should be fastest.
+
     ``detail`` names it. ``flop`` (transforms as what takes as long), ``memory_bytes`` (constants) and ``cache_bytes``
     (temporaries) are its work, as ``Cpu.cost`` counts it; ``geometry`` is its lowering's own affair.
     """
@@ -38,6 +41,7 @@ class Variant:
     memory_bytes: float = 0.0
     cache_bytes: float = 0.0
     geometry: Any = None
+    tile: Tile | None = None
 
     @property
     def error(self) -> float:

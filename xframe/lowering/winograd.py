@@ -6,7 +6,7 @@ transform is a constant: done here, in float64.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
@@ -17,7 +17,17 @@ from xframe.lowering import fused, ir, prefetch
 from xframe.lowering.ir import T
 from xframe.lowering.padding import Window
 from xframe.lowering.space_to_depth import one_tap, unit, unit_weight
-from xframe.lowering.stage import Epilogue, Stage, Tile, clear_product, packed, pad_to, tile_product, transformed
+from xframe.lowering.stage import (
+    Epilogue,
+    Stage,
+    Tile,
+    clear_product,
+    packed,
+    pad_to,
+    shared_rows,
+    tile_product,
+    transformed,
+)
 from xframe.lowering.straight_line import product as multiply
 from xframe.lowering.target import Cpu
 from xframe.lowering.variants import Variant, transform_flop
@@ -134,7 +144,8 @@ class Winograd:
         c, o = pad_to(site.in_channels, cpu.lanes), pad_to(site.out_channels, cpu.lanes)
         frequencies, points = t.a[0] * t.a[1], site.batch * t.tiles[0] * t.tiles[1]
         height, width = ((n - 1) * m + a for n, m, a in zip(t.tiles, t.m, t.a, strict=True))
-        tile = Tile.choose(points, o, cpu)
+        tiles = Tile.ranked(points, o, cpu)
+        tile = variant.tile or tiles[0]
         rows, columns = pad_to(points, tile.rows), pad_to(o, tile.columns)
 
         spectrum = transformed(np.kron(matrices(t.m[0], t.r[0])[1], matrices(t.m[1], t.r[1])[1]), weight)
@@ -147,7 +158,7 @@ class Winograd:
             stages = [
                 window.stage,
                 _input_stage(site, t, window, rows, cpu),
-                _product_stage(frequencies, rows, c, o, weights, tile, cpu),
+                replace(_product_stage(frequencies, rows, c, o, weights, tile, cpu), tiles=tiles),
                 _output_stage(site, t, rows, o, epilogue, cpu),
             ]
         return [s for s in stages if s]
@@ -194,12 +205,14 @@ def _product_stage(frequencies, rows, c, o, weights, tile, cpu) -> Stage:
     )
     out = te.compute((frequencies, rows, o), lambda f, p, q: acc[f, p, q], name="epilogue")
 
-    def schedule(sch):
+    def schedule(sch, knobs):
         product, epilogue = sch.get_sblock("product"), sch.get_sblock("epilogue")
-        around, _, reduction = tile_product(sch, product, epilogue, tile, row=1, column=2)
-        sch.parallel(sch.fuse(*around))
-        reduction = prefetch.mark(sch, reduction, cpu, math.prod(weights.shape[2:]), rows // tile.rows)
-        clear_product(sch, product, reduction)
+        around, row, reduction = tile_product(sch, product, epilogue, tile, row=1, column=2)
+        tiles = rows // tile.rows
+        shared_rows(sch, knobs, around, row, tiles, tiles, cpu)
+        block = math.prod(weights.shape[2:])
+        reduction = prefetch.mark(sch, knobs, reduction, cpu, block, weights.shape[1], tiles)
+        clear_product(sch, knobs, product, reduction)
 
     return Stage("product", te.create_prim_func([v, u, out]), (weights,), (frequencies, rows, o), schedule)
 
