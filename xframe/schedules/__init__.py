@@ -1,0 +1,1 @@
+"""Schedule logs kept: found, checked, merged, and put into plans."""
