@@ -9,7 +9,7 @@ import pytest
 from tests.lowering.test_convolutions import conv_network, everywhere
 from xframe.lowering import pipeline
 from xframe.lowering.target import Cpu
-from xframe.lowering.tasks import trace_of, workload_of
+from xframe.lowering.tasks import Task, trace_of, workload_of
 from xframe.types import ConvSite, Tuned
 
 HOST = Cpu.host(2)
@@ -78,3 +78,18 @@ def test_the_name_of_a_task_has_all_that_it_depends_on(model):
     for change in ({"residual": True}, {"relu": 6.0}, {"relu": None}, {"layout": "NHWC"}, {"threads": 1}):
         assert replace(task, **change).name != task.name
     assert math.isinf(task.relu)
+
+
+@pytest.mark.parametrize("lowering", ["gemm", "direct", "winograd", "fft"])
+def test_a_task_is_found_by_its_name(model, lowering):
+    (task,) = pipeline.tasks(model, everywhere(lowering, SITE), HOST)
+    for change in ({}, {"residual": True}, {"relu": 6.0}, {"relu": None}, {"layout": "NHWC"}, {"threads": 1}):
+        changed = replace(task, **change)
+        assert Task.named(changed.name) == changed
+
+
+@pytest.mark.parametrize("change", [("direct", "fft"), ("direct", "nothing"), ("n1", "m1"), ("NCHW", "CHWN"), (" t2", "")])
+def test_what_names_no_task_is_refused(model, change):
+    (task,) = pipeline.tasks(model, everywhere("direct", SITE), HOST)
+    with pytest.raises(ValueError, match="not|no such"):
+        Task.named(task.name.replace(*change))

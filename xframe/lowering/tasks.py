@@ -7,6 +7,7 @@ structural hash; one that is not is refused in words, and the hand-written sched
 
 import json
 import math
+import re
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,7 +19,7 @@ from xframe import registry
 from xframe.lowering.stage import Epilogue, Stage, Tile
 from xframe.lowering.target import Cpu
 from xframe.lowering.variants import Variant
-from xframe.types import Tuned
+from xframe.types import ConvSite, Tuned
 
 #: What :attr:`xframe.types.SiteRecord.schedule` says where no record is used.
 TEMPLATE, FIXED = "template", "fixed"
@@ -49,6 +50,21 @@ class Task:
         after = "bias" + ("+residual" if self.residual else "") + relu
         detail = self.variant.detail.replace(" ", "_") or "-"
         return f"{self.variant.site.key} {self.lowering} {detail} {self.layout} {after} t{self.threads}"
+
+    @staticmethod
+    def named(name: str) -> "Task":
+        """The inverse of :attr:`name`. Raises ValueError on what names no task of this version."""
+        form = r"(\S+) (\w+) (\S+) (NCHW|NHWC) bias(\+residual)?(\+relu([\d.]+)?)? t(\d+)"
+        found = re.fullmatch(form, name)
+        if found is None or found[2] not in registry.LOWERINGS:
+            raise ValueError(f"not the name of a task: {name!r}")
+        key, lowering, _, layout, residual, after, most, threads = found.groups()
+        relu = float(most or math.inf) if after else None
+        for variant in registry.load(registry.LOWERINGS, lowering).variants(ConvSite.parse(key)):
+            task = Task(lowering, variant, bool(residual), relu, layout, int(threads))
+            if task.name == name:
+                return task
+        raise ValueError(f"{lowering} has no such variant any more: {name!r}")
 
     def stages(self, weight: np.ndarray, bias: np.ndarray, cpu: Cpu, tile: Tile | None = None) -> list[Stage]:
         """The stages of the site, with the register tile ``tile``, or by hand. ``weight``: OIHW."""
