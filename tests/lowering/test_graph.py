@@ -18,6 +18,14 @@ from xframe.lowering.graph import Graph
 from xframe.lowering.operators import OPERATORS
 from xframe.types import ConvSite, Plan
 
+#: One expected result is written with four digits. Two resize to a fraction as length, where the specification and
+#: runtimes take the tensor's own.
+LEFT_OUT = {
+    "test_averagepool_2d_ceil_last_window_starts_on_pad",
+    "test_resize_downsample_scales_linear_align_corners",
+    "test_resize_downsample_scales_cubic_align_corners",
+}
+
 
 def planned(model, lowering="direct") -> Plan:
     """Every convolution of ``model`` by one lowering, found by lowering it once."""
@@ -25,6 +33,7 @@ def planned(model, lowering="direct") -> Plan:
     class Any:
         label = lowering
         lowerings: tuple = ()
+        tuned: tuple = ()
         error_budget = Plan.error_budget
 
         def __getitem__(self, site):
@@ -51,8 +60,8 @@ def _cases():
         cases = collect_testcases(None)
     for case in cases:
         nodes = case.model.graph.node
-        if case.name == "test_averagepool_2d_ceil_last_window_starts_on_pad":
-            continue  # its expected values are written to four digits
+        if case.name in LEFT_OUT:
+            continue
         if len(nodes) != 1 or nodes[0].op_type not in OPERATORS or nodes[0].domain:
             continue
         inputs, outputs = case.data_sets[0]
@@ -303,6 +312,19 @@ def test_pytorchs_lrn_becomes_one_operator(tmp_path):
     check(tmp_path, model)
     mod, _, _ = pipeline.forced(model, Plan("direct", ((ConvSite(1, 3, (6, 8), 8, (3, 3)), "direct"),)), HOST)
     assert any(v.name_hint.startswith("lrn") for v in mod.functions)
+
+
+@pytest.mark.parametrize("attrs", [{}, {"approximate": "tanh"}], ids=str)
+def test_gelu(attrs, tmp_path):
+    """Over the whole range: where it is nearly 0, nearly x, and where 1 + erf cancels."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], kernel_shape=[1, 1]),
+        helper.make_node("Gelu", ["c"], ["y"], **attrs),
+        helper.make_node("Gelu", ["x"], ["z"], **attrs),
+    ]
+    scales = np.logspace(-4, 1, 7 * 3).reshape(7, 3, 1, 1).astype(np.float32)
+    model = network(nodes, {"x": (2, 3, 7, 9)}, {"y": (2, 7, 7, 9), "z": (2, 3, 7, 9)}, {"w": scales}, 20)
+    check(tmp_path, model)
 
 
 def test_an_operator_without_a_rule_is_named():

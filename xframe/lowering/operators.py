@@ -8,7 +8,7 @@ from tvm import relax
 
 from xframe.artifact import attributes, explicit_pads
 from xframe.errors import Unsupported
-from xframe.lowering import shaping
+from xframe.lowering import resizing, shaping
 from xframe.lowering.dense import dense_stages
 from xframe.lowering.graph import TO_NHWC, Graph, Handler, Value
 from xframe.lowering.shaping import axes_of, reshaped
@@ -263,6 +263,10 @@ def _scaled(x, attrs, alpha, beta):
     return relax.op.clip(relax.op.add(relax.op.multiply(x, slope), offset), 0.0, 1.0)
 
 
+def _is_tanh(attrs) -> bool:
+    return attrs.get("approximate", b"none") == b"tanh"
+
+
 OPERATORS: dict[str, Handler] = {
     "Conv": conv,
     "Gemm": gemm,
@@ -279,6 +283,7 @@ OPERATORS: dict[str, Handler] = {
     "HardSigmoid": unary(lambda x, a: _scaled(x, a, 0.2, 0.5)),
     "HardSwish": unary(lambda x, a: relax.op.multiply(x, _scaled(x, {}, 1 / 6, 0.5))),
     "Tanh": unary(lambda x, a: relax.op.tanh(x)),
+    "Gelu": unary(lambda x, a: relax.op.nn.gelu_tanh(x) if _is_tanh(a) else relax.op.nn.gelu(x)),
     "Erf": unary(lambda x, a: relax.op.erf(x)),
     "Exp": unary(lambda x, a: relax.op.exp(x)),
     "Log": unary(lambda x, a: relax.op.log(x)),
@@ -303,4 +308,5 @@ OPERATORS: dict[str, Handler] = {
     "Dropout": dropout,
     "Identity": same,
     **shaping.OPERATORS,
+    **resizing.OPERATORS,
 }
