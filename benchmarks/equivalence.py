@@ -2,10 +2,12 @@
 
     python benchmarks/equivalence.py speed
     python benchmarks/equivalence.py robustness --robustness 1000 --keep wrong/
+    python benchmarks/equivalence.py robustness --robustness 0 --executed 1000 --journal told.jsonl
 
 Each figure of the first part is taken in a process of its own and stands beside its bar; exports are made, or found in
 the cache, before. The second part asks the checker about pairs of small random networks of which the answer is known,
-and about some of them as ONNX Runtime and TVM execute them.
+and about some of them as ONNX Runtime and TVM execute them. With a journal it can be interrupted, and goes on later;
+``--share 1/2`` and ``--share 2/2``, on one journal, are two processes.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -187,6 +188,13 @@ def line(row: dict[str, Any]) -> str:
     return f"{row['what']:45} {row['value']:8.2f} {row['unit']:2} (under {row['bar']:.2f}: {reached})"
 
 
+def share(text: str) -> tuple[int, int]:
+    k, n = map(int, text.split("/"))
+    if not 1 <= k <= n:
+        raise ValueError(text)
+    return k, n
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("part", nargs="*", help=f"{' or '.join(PARTS)}; both without")
@@ -195,6 +203,12 @@ def main() -> int:
     parser.add_argument("--runners", type=names, default=("ort", "tvm:gemm"), help="by what")
     parser.add_argument("--seed", type=int, default=robustness.SEED)
     parser.add_argument("--keep", default="", metavar="FOLDER", help="where the pairs go that were not told rightly")
+    parser.add_argument(
+        "--journal", default="", metavar="FILE", help="a line for each pair; those in it are not redone"
+    )
+    parser.add_argument(
+        "--share", type=share, default=(1, 1), metavar="K/N", help="the K-th of N processes, one journal"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object a row")
     parser.add_argument("--measure", choices=WORK, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -212,9 +226,8 @@ def main() -> int:
         for count, runners in ((given.robustness, ()), (given.executed, given.runners)):
             if count < 1:
                 continue
-            redrawn: Counter = Counter()
-            found = robustness.answers(count, redrawn, runners, not runners, given.seed, given.keep)
-            for row in robustness.rows(robustness.told(found), redrawn):
+            asked = robustness.Questions(given.seed, tuple(runners), given.keep, given.journal, given.share)
+            for row in robustness.rows(robustness.told(asked.answers(count, not runners))):
                 ok &= row["kind"] != "all" or robustness.reached(row)
                 show(row | {"runners": list(runners)}, given.json, robustness.line)
     return int(not ok)

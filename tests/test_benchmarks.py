@@ -2,10 +2,11 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 
-from benchmarks import bandwidth, equivalence, errors, layers, lowerings, peers, rows
+from benchmarks import bandwidth, equivalence, errors, layers, lowerings, peers, robustness, rows
 from xframe import artifact, registry, zoo
 from xframe.errors import ModelError, XframeError
 from xframe.lowering.target import Cpu
@@ -241,3 +242,41 @@ def test_the_parts_of_the_benchmark_of_equivalence(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["equivalence.py", "sped"])
     with pytest.raises(SystemExit):
         rows.run(equivalence.main)
+
+
+def test_a_journal_is_gone_on_from(monkeypatch, tmp_path):
+    """What stands in it is not asked again, by whatever process it was asked; what another seed or runner said is not
+    taken for it."""
+    drawn = []
+    equal = robustness.pairs.equal
+    monkeypatch.setattr(
+        robustness.pairs, "equal", lambda seed, *args: drawn.append((seed, args[-1])) or equal(seed, *args)
+    )
+    asked = robustness.Questions(1, journal=str(tmp_path / "told.jsonl"))
+    (second,) = replace(asked, share=(2, 2)).answers(2, planted=False)
+    assert (second.number, second.said) == (1, "equivalent")
+    known, first = asked.answers(2, planted=False)
+    assert (known, first.number) == (second, 0)
+    assert {*asked.answers(2, planted=False)} == {first, second}
+    assert drawn == [(1, 1), (1, 0)]
+    with open(asked.journal, "a") as file:
+        file.write('\n{"seed": 1, "runn')  # its process was killed
+    assert len([*asked.answers(2, planted=False)]) == 2
+    list(replace(asked, seed=2).answers(1, planted=False))
+    assert drawn[2:] == [(2, 0)]
+
+
+def test_what_is_no_journal_is_not_written_to(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("nothing to do with it\n")
+    with pytest.raises(XframeError, match=r"notes\.txt is no journal"):
+        next(robustness.Questions(journal=str(path)).answers(1))
+    assert path.read_text() == "nothing to do with it\n"
+
+
+@pytest.mark.parametrize("share", ["3/2", "0/2", "half"])
+def test_a_share_without_sense_is_an_error(share, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["equivalence.py", "robustness", "--share", share])
+    with pytest.raises(SystemExit):
+        rows.run(equivalence.main)
+    assert "--share" in capsys.readouterr().err

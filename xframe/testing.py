@@ -106,7 +106,7 @@ _FLAGS: dict[str, Callable[[Any], list[str]]] = {
 }
 
 #: Options that do not change the verdict.
-_MUTE = ("reduce", "folder", "progress")
+_MUTE = ("reduce", "folder", "progress", "engines")
 
 
 def _pairs(flag: str, given: Mapping[str, Any]) -> list[str]:

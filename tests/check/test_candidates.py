@@ -9,12 +9,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from xframe.check import candidates, emit
+from xframe.check import candidates, emit, engine
+from xframe.check.engine import Engines
 from xframe.check.subjects import open_subject
 from xframe.equivalence.reference import Reference
 from xframe.equivalence.result import State
 from xframe.errors import Unavailable, Unsupported, UsageError, WorkerDied
 from xframe.registry import BACKENDS, Row
+from xframe.worker.host import Worker
 
 SHAPE = (1, 3, 8, 8)
 FEEDS = [[np.random.default_rng(seed).standard_normal(SHAPE).astype(np.float32)] for seed in (0, 1)]
@@ -163,6 +165,19 @@ def test_what_hangs_is_stopped_and_unchecked(opened, fake):
     (row,) = candidates.rows(opened, ["ort"], FEEDS, own, open_limit=60, run_limit=1)
     assert row.state is State.UNCHECKED
     assert "did not finish within 1 s" in row.reason
+
+
+def test_kept_engines_start_one_process_for_several_models(opened, fake, monkeypatch):
+    started = []
+    monkeypatch.setattr(engine, "Worker", lambda *args: started.append(Worker(*args)) or started[-1])
+    fake("Honest")
+    with Engines(open_limit=120, run_limit=60) as engines:
+        for _ in range(2):
+            (row,) = rows(opened, "ort", engines=engines)
+            assert row.state is State.EQUIVALENT
+        assert len(started) == 1
+        assert not started[0].dead
+    assert started[0].dead
 
 
 def test_one_that_fails_costs_no_other_its_row(opened, fake, monkeypatch):

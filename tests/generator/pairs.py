@@ -35,19 +35,21 @@ class Pair:
     distance: float
 
 
-def planted(seed: int, count: int, kinds: Sequence[str] = (), redrawn: Counter | None = None) -> Iterator[Pair]:
-    """``count`` pairs that differ, each kind in turn; half of the second ones are rewritten besides.
+def planted(
+    seed: int, count: int, kinds: Sequence[str] = (), redrawn: Counter | None = None, start: int = 0
+) -> Iterator[Pair]:
+    """``count`` pairs that differ, from number ``start`` on, each kind in turn; half of the second ones are rewritten.
 
     ``redrawn`` counts, by kind, the plants that stayed within the bound or made no valid network.
     """
     redrawn = Counter() if redrawn is None else redrawn
-    for number, kind in islice(enumerate(cycle(kinds or PLANTS)), count):
+    for number, kind in islice(enumerate(cycle(kinds or PLANTS)), start, start + count):
         yield _planted(np.random.default_rng((seed, number)), kind, redrawn)
 
 
-def equal(seed: int, count: int, kinds: Sequence[str] = ()) -> Iterator[Pair]:
+def equal(seed: int, count: int, kinds: Sequence[str] = (), start: int = 0) -> Iterator[Pair]:
     """``count`` pairs that compute the same: each rewrite in turn, and up to two more of any kind."""
-    for number, kind in islice(enumerate(cycle(kinds or REWRITES)), count):
+    for number, kind in islice(enumerate(cycle(kinds or REWRITES)), start, start + count):
         yield _equal(np.random.default_rng((seed, number, 1)), kind)
 
 

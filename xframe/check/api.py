@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,7 @@ import numpy as np
 from xframe import environment
 from xframe.check import candidates, gradients, numerics
 from xframe.check import inputs as giving
-from xframe.check.engine import Runner
+from xframe.check.engine import Engines, Runner
 from xframe.check.reduce import reduce as reduce_pair
 from xframe.check.reduce import reduce_run
 from xframe.check.signature import Signature, align, relaid
@@ -48,6 +49,7 @@ def check_equivalence(
     fold_batchnorm: bool = True,
     reduce: str | Path | None = None,
     progress: Progress | None = None,
+    engines: Engines | None = None,
 ) -> Check:
     """Do these models compute the same function, and if not, where do they part?
 
@@ -78,6 +80,8 @@ def check_equivalence(
         A folder for the smallest sub-models and input that still disagree, if any do.
     progress
         Told what is done next, in a line.
+    engines
+        The processes that execute, to keep for the next check; without, each model and runner has one of its own.
 
     Returns
     -------
@@ -106,7 +110,9 @@ def check_equivalence(
         opened = open_all(things, Path(folder), early, sizes)
         ports = opened[0].interface.inputs
         feeds, words = giving.feeds(given, [p.shape for p in ports], [p.name for p in ports], count, seed, value_range)  # type: ignore[misc]
-        checker = _Checker(opened, feeds, asked, names or {}, layouts or {}, fold_batchnorm, bool(runners), told)
+        checker = _Checker(
+            opened, feeds, asked, names or {}, layouts or {}, fold_batchnorm, bool(runners), told, engines
+        )
         comparisons = tuple(checker.comparison(other, seed) for other in opened[1:])
         runs = tuple(row for one in opened for row in checker.runs(one, runners))
         notes = () if reduce is None else (checker.reduced(opened, comparisons, runs, Path(reduce)),)
@@ -151,9 +157,10 @@ class _Checker:
         fold_batchnorm: bool,
         executed: bool,
         told: Progress,
+        engines: Engines | None,
     ) -> None:
         self.first, self.feeds, self.levels, self.told = opened[0], feeds, levels, told
-        self._fold, self._executed = fold_batchnorm, executed
+        self._fold, self._executed, self._engines = fold_batchnorm, executed, engines
         layout = layouts.get(self.first.subject.name)
         self._signatures = {
             o.subject.name: align(self.first.interface, o.interface, names, (layout, layouts.get(o.subject.name)))
@@ -237,16 +244,14 @@ class _Checker:
         name, signature = opened.subject.name, self._signatures.get(opened.subject.name)
         if not runners:
             return []
+        rows = functools.partial(candidates.rows, opened, runners, progress=self.told, engines=self._engines)
         try:
             if signature is None:
-                return candidates.rows(opened, runners, self.feeds, self.exact(opened), progress=self.told)
+                return rows(self.feeds, self.exact(opened))
             if not signature.aligned:
                 raise XframeError(UNALIGNED)
             first = [_in_order(e, opened, signature, forth=True) for e in self.exact(self.first)]
-            called = self.first.subject.name
-            return candidates.rows(
-                opened, runners, self._feeds(opened), self.exact(opened), first, first_name=called, progress=self.told
-            )
+            return rows(self._feeds(opened), self.exact(opened), first, first_name=self.first.subject.name)
         except UsageError:
             raise
         except XframeError as e:

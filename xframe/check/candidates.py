@@ -7,13 +7,14 @@ of the first subject (what a user of the port sees).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from xframe.check.blame import Blame, blame
-from xframe.check.engine import LEVELLED, NATIVE, Engine, Feed, Ran, Runner
+from xframe.check.engine import LEVELLED, NATIVE, Engine, Engines, Feed, Ran, Runner
 from xframe.check.judging import compared, overall, worst
 from xframe.equivalence.reference import Judged, Reference
 from xframe.equivalence.result import RunRow, State
@@ -62,6 +63,7 @@ def rows(
     *,
     first_name: str = "the first subject",
     progress: Progress | None = None,
+    engines: Engines | None = None,
     **limits: float,
 ) -> list[RunRow]:
     """One row for each runner; ``native`` has none where the subject is a file.
@@ -74,6 +76,8 @@ def rows(
         Exact outputs and bounds of this subject's graph for each feed, in its own order and layout.
     first
         Those of the first subject, in the order and layout of this subject's outputs; None for the first itself.
+    engines
+        To run in, and to keep; without, each row has processes of its own, with these ``limits``.
 
     Raises
     ------
@@ -87,7 +91,8 @@ def rows(
     for runner in asked:
         if runner.backend != NATIVE or opened.make_live is not None:
             told(f"{opened.subject.name}: {runner}")
-            made.append(_row(judge, runner, told, limits))
+            with Engines(**limits) if engines is None else nullcontext(engines) as kept:
+                made.append(_row(judge, runner, told, kept))
     return made
 
 
@@ -132,7 +137,7 @@ class _Judge:
         ]
 
 
-def _row(judge: _Judge, runner: Runner, told: Progress, limits: dict[str, float]) -> RunRow:
+def _row(judge: _Judge, runner: Runner, told: Progress, engines: Engines) -> RunRow:
     """One runner's row. Whatever goes wrong with it costs this row alone."""
     name = judge.opened.subject.name
     if runner.backend == NATIVE:
@@ -140,18 +145,18 @@ def _row(judge: _Judge, runner: Runner, told: Progress, limits: dict[str, float]
             return _judged(judge, runner, _native(judge.opened, judge.feeds))
         except XframeError as e:
             return _unchecked(name, runner, e)
-    with Engine(runner, **limits) as engine:  # type: ignore[arg-type]
-        try:
-            ran = engine.run(judge.opened.path, judge.opened.graph, judge.feeds)
-            row = _judged(judge, runner, ran)
-        except XframeError as e:
-            return _unchecked(name, runner, e)
-        wrong = _wrong_feed(judge, ran)
-        if wrong is None or ran.dtype in _COARSER:
-            return row
-        told(f"{name}: where {runner} leaves its reference")
-        found = _blamed(engine, judge, judge.feeds[wrong])
-    level = _levels(judge, runner.label, wrong, limits) if runner.backend == LEVELLED else ""
+    engine = engines.of(runner)
+    try:
+        ran = engine.run(judge.opened.path, judge.opened.graph, judge.feeds)
+        row = _judged(judge, runner, ran)
+    except XframeError as e:
+        return _unchecked(name, runner, e)
+    wrong = _wrong_feed(judge, ran)
+    if wrong is None or ran.dtype in _COARSER:
+        return row
+    told(f"{name}: where {runner} leaves its reference")
+    found = _blamed(engine, judge, judge.feeds[wrong])
+    level = _levels(judge, runner.label, wrong, engines) if runner.backend == LEVELLED else ""
     reason = "; ".join(filter(None, (row.reason, level, found.reason)))
     return replace(row, reason=reason, blamed=found.layer, layers=found.layers)
 
@@ -189,7 +194,7 @@ def _blamed(engine: Engine, judge: _Judge, feed: Feed) -> Blame:
         return Blame("", f"where it goes wrong can't be told: {e}")
 
 
-def _levels(judge: _Judge, known: str, wrong: int, limits: dict[str, float]) -> str:
+def _levels(judge: _Judge, known: str, wrong: int, engines: Engines) -> str:
     """At which graph-optimisation levels the feed number ``wrong`` is computed right, in words; not at ``known``."""
     feed, own = judge.feeds[wrong], judge.own(Ran([]))[wrong]
     found: dict[bool, list[str]] = {True: [], False: []}
@@ -197,8 +202,8 @@ def _levels(judge: _Judge, known: str, wrong: int, limits: dict[str, float]) -> 
         right = False
         if level != known:
             try:
-                with Engine(Runner(LEVELLED, level), **limits) as engine:  # type: ignore[arg-type]
-                    ran = engine.run(judge.opened.path, judge.opened.graph, [feed])
+                engine = engines.of(Runner(LEVELLED, level))
+                ran = engine.run(judge.opened.path, judge.opened.graph, [feed])
             except XframeError:
                 continue
             right = compared(ran.outputs[0], own)[0] is not State.DIFFERENT

@@ -155,6 +155,32 @@ class Engine:
         return plan, (f"{FALLBACK} at {others} of {len(sites)} convolutions",) if others else ()
 
 
+class Engines:
+    """One engine a runner, kept from one model to the next. A context manager; for one check at a time.
+
+    Parameters
+    ----------
+    limits
+        ``threads``, ``open_limit`` and ``run_limit`` of each :class:`Engine`.
+    """
+
+    def __init__(self, **limits: Any) -> None:
+        self._limits, self._engines = limits, dict[Runner, Engine]()
+
+    def of(self, runner: Runner) -> Engine:
+        """The engine of this runner, made when it is asked for the first time."""
+        if runner not in self._engines:
+            self._engines[runner] = Engine(runner, **self._limits)
+        return self._engines[runner]
+
+    def __enter__(self) -> Engines:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        while self._engines:
+            self._engines.popitem()[1].__exit__(*exc)
+
+
 def _loaded(path: Path) -> Artifact:
     """A checked file. Several runners execute the same one; it is checked once. Raises ModelError."""
     stat = path.stat() if path.exists() else None
