@@ -9,7 +9,19 @@ import pytest
 from xframe import store
 from xframe.errors import XframeError
 from xframe.store import ROW_KEYS, SCHEMA, Run
-from xframe.types import Artifact, Case, ConvSite, Kernel, Measurement, Outcome, Plan, Rounding, SiteRecord, TensorInfo
+from xframe.types import (
+    Artifact,
+    Case,
+    ConvSite,
+    Kernel,
+    Measurement,
+    Outcome,
+    Plan,
+    Rounding,
+    SiteRecord,
+    TensorInfo,
+    Tuned,
+)
 
 SITE = ConvSite(1, 3, (8, 8), 4, (3, 3), stride=(2, 2))
 PLAN = Plan("winograd", ((SITE, "gemm"),), ((SITE, "stride 2"),))
@@ -20,7 +32,7 @@ GOOD = Measurement(
     Outcome.OK,
     rounds=((0.004, 0.001), (0.002, 0.003)),
     seconds={"compile": 1.5, "build": 2.0},
-    sites=(SiteRecord(SITE, "conv", "gemm", "gemm", "", Rounding(27)),),
+    sites=(SiteRecord(SITE, "conv", "gemm", "gemm", "", Rounding(27), "template"), SiteRecord(SITE, "c", None, None)),
     profiles=((Kernel("k", 0.0, 0.001, SITE, "pad"),),),
     error=1e-6,
     error_bound=1e-5,
@@ -47,6 +59,7 @@ def test_row_of_a_good_measurement():
     assert (row["max_abs_error"], row["error_bound"], row["error_ratio"]) == (1e-6, 1e-5, 0.1)
     assert row["fallback"] == {SITE.key: "stride 2"}
     assert row["notes"] == ["a note"]
+    assert row["schedules"] == [{"site": SITE.key, "name": "conv", "schedule": "template"}]
 
 
 def test_row_of_a_failure_has_the_same_keys_and_no_made_up_numbers():
@@ -57,6 +70,7 @@ def test_row_of_a_failure_has_the_same_keys_and_no_made_up_numbers():
     assert row["lowering"] == "auto"
     assert [row[k] for k in ("median_s", "iqr_s", "max_abs_error", "peak_bytes", "compile_s")] == [None] * 5
     assert row["reason"] == "NaN"
+    assert row["schedules"] == []
 
 
 def test_a_wrong_result_has_no_time_though_its_samples_are_kept():
@@ -82,7 +96,7 @@ def test_what_is_read_is_what_was_written(tmp_path):
 
 def test_each_best_plan_has_a_file_with_the_framework_where_it_matters(tmp_path):
     def best(framework, lowering, outcome=Outcome.OK, batch=1):
-        plan = Plan("best", ((SITE, lowering),))
+        plan = Plan("best", ((SITE, lowering),), tuned=(Tuned("task", (6, 2), "[]", "0", framework),))
         case = replace(GOOD.case, plan=plan, framework=framework, batch=batch)
         return replace(GOOD, case=case, outcome=outcome, reason="" if outcome == Outcome.OK else "wrong")
 
@@ -94,9 +108,9 @@ def test_each_best_plan_has_a_file_with_the_framework_where_it_matters(tmp_path)
         best("jax", "fft", batch=2),
     ]
     store.write(run(*rows, best("jax", "fft", Outcome.MISMATCH, batch=3)), tmp_path)
-    plans = {
-        p.name: json.loads(p.read_text())["lowerings"][SITE.key] for p in tmp_path.iterdir() if p.name != "run.json"
-    }
+    found = {p.name: json.loads(p.read_text()) for p in tmp_path.iterdir() if p.name != "run.json"}
+    assert all(data["tuned"] == [] for data in found.values())
+    plans = {name: data["lowerings"][SITE.key] for name, data in found.items()}
     assert plans == {
         "best-tiny-b1-t2.json": "gemm", "best-tiny-tensorflow-b1-t2.json": "direct", "best-tiny-b2-t2.json": "fft",
     }  # fmt: skip

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ SCHEMA = 1
 ROW_KEYS = (
     "model", "framework", "backend", "lowering", "device", "batch", "threads", "direction", "outcome", "reason",
     "median_s", "iqr_s", "samples", "max_abs_error", "error_bound", "error_ratio", "peak_bytes", "compile_s", "notes",
-    "fallback",
+    "fallback", "schedules",
 )  # fmt: skip
 
 
@@ -40,7 +40,8 @@ def row(measurement: Measurement) -> dict[str, Any]:
     """The flat row of :data:`ROW_KEYS`: what tables, ``--json`` and comparisons read. Seconds and bytes.
 
     ``backend`` is ``native`` or a backend's name; ``lowering`` is the plan's label for ``tvm``, ``auto`` for a runner
-    that picks by itself; ``samples`` is a count; ``fallback`` maps site keys to the reason of the refusal.
+    that picks by itself; ``samples`` is a count; ``fallback`` maps site keys to the reason of the refusal;
+    ``schedules`` says of each convolution of a forced plan, once it was compiled, where its schedule is from.
     """
     case, samples = measurement.case, measurement.samples
     timed = measurement.outcome == Outcome.OK  # the time of a wrong result is none: its raw samples alone are kept
@@ -67,6 +68,9 @@ def row(measurement: Measurement) -> dict[str, Any]:
             "compile_s": measurement.seconds.get("compile", measurement.seconds.get("build")),
             "notes": list(measurement.notes),
             "fallback": {site.key: why for site, why in case.plan.fallback},
+            "schedules": [
+                {"site": s.site.key, "name": s.name, "schedule": s.schedule} for s in measurement.sites if s.schedule
+            ],
         }
     )
 
@@ -124,15 +128,18 @@ def write(run: Run, folder: Path) -> Path:
 
 
 def _best_plans(measurements: Sequence[Measurement]) -> dict[str, Plan]:
-    """File name -> plan; the framework is in the name only where frameworks differ in their plan."""
+    """File name -> plan, without its schedules, which are this machine's and come from its logs.
+
+    The framework is in the name only where frameworks differ in their plan.
+    """
     plans: dict[str, Plan] = {}
     for m in measurements:
-        case = m.case
-        if m.outcome == Outcome.OK and case.plan.label == BEST:
+        case, plan = m.case, replace(m.case.plan, tuned=())
+        if m.outcome == Outcome.OK and plan.label == BEST:
             size = f"b{case.batch}-t{case.threads}.json"
             name = f"{BEST}-{case.model}-{size}"
-            if plans.setdefault(name, case.plan) != case.plan:
-                plans[f"{BEST}-{case.model}-{case.framework}-{size}"] = case.plan
+            if plans.setdefault(name, plan) != plan:
+                plans[f"{BEST}-{case.model}-{case.framework}-{size}"] = plan
     return plans
 
 

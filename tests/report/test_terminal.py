@@ -7,7 +7,7 @@ import pytest
 
 from xframe.report import terminal
 from xframe.store import SCHEMA, Run
-from xframe.types import Artifact, Case, ConvSite, Kernel, Measurement, Outcome, Plan
+from xframe.types import Artifact, Case, ConvSite, Kernel, Measurement, Outcome, Plan, SiteRecord
 
 CONV1 = ConvSite(1, 3, (224, 224), 64, (11, 11), (4, 4), (2, 2, 2, 2))
 CONV2 = ConvSite(1, 64, (27, 27), 192, (5, 5), pads=(2, 2, 2, 2))
@@ -100,6 +100,32 @@ def test_a_plan_of_several_lowerings_shows_which_it_took():
     conv1, conv2 = (next(x for x in report.splitlines() if x.startswith(s)) for s in ("3x224x224", "64x27x27"))
     assert re.split(r"\s{2,}", conv1.strip())[1:] == ["(1.000)", "direct 1.500*"]
     assert re.split(r"\s{2,}", conv2.strip())[1:] == ["2.000", "winograd 1.000*"]
+
+
+@pytest.mark.parametrize(
+    ("schedules", "note"),
+    [
+        (("template",) * 3, "template (scheduled by hand): all 3 kernels"),
+        (("tuned, logs/a",) * 3, "tuned: 3 of 3 kernels, from logs/a"),
+        (
+            ("fixed", "tuned, logs/a", "template"),
+            "tuned: 1 of 3 kernels, from logs/a; fixed (nothing to schedule): 3x224x224 -> 64, 11x11 /4;"
+            " template (scheduled by hand): 64x27x27 -> 192, 5x5",
+        ),
+        (("tuned, logs/a", "tuned, b", "tuned, b"), "tuned: 3 of 3 kernels, from logs/a (1) and b (2)"),
+        (
+            ("template", "template, as the record in b is refused: no", "template, as the record in b is refused: no"),
+            "template (scheduled by hand): 3x224x224 -> 64, 11x11 /4;"
+            " template, as the record in b is refused: no: 64x27x27 -> 192, 5x5 (x2)",
+        ),
+    ],
+)
+def test_a_row_says_where_its_schedules_are_from(schedules, note):
+    sites = [SiteRecord(s, name, "fft", "fft", schedule=x) for (name, s), x in zip(SITES, schedules, strict=True)]
+    report = text(measurement("jax", "tvm", 0.01, Plan("fft"), sites=tuple(sites)), measurement("jax", "ort", 0.01))
+    assert f"\n[1] {note}\n" in report
+    assert cells(report, "jax", "tvm", "fft")[-1] == "1"
+    assert "[2]" not in report
 
 
 def test_no_site_table_without_profiled_sites_or_from_rows_that_are_not_ok():

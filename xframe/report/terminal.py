@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TextIO
 
@@ -17,6 +17,9 @@ from xframe.types import ConvSite, Measurement, Outcome
 
 #: Columns to fill where there is no terminal that tells its own width.
 WIDTH = 100
+#: How the schedule of a tuned kernel begins (``SiteRecord.schedule``); its log follows.
+TUNED = "tuned, "
+_UNTUNED = {"template": "template (scheduled by hand)", "fixed": "fixed (nothing to schedule)"}
 _STYLES = {Outcome.OK: "green", Outcome.UNSUPPORTED: "yellow", Outcome.UNAVAILABLE: "yellow"}
 
 
@@ -79,6 +82,7 @@ def _table(rows: Sequence[Measurement], notes: _Notes) -> Table:
         flat = row(m)
         texts = [f"{m.outcome.value}: {m.reason}"] if m.reason else []
         texts += [_fallback(m)] if m.case.plan.fallback else []
+        texts += [text] if (text := _schedules(m)) else []
         cells = [
             flat["framework"] or "-",
             flat["backend"],
@@ -107,6 +111,28 @@ def _fallback(m: Measurement) -> str:
         by_reason.setdefault(why, []).append(_words(site))
     parts = "; ".join(f"{', '.join(sites)}: {why}" for why, sites in by_reason.items())
     return f"{len(plan.fallback)} of {len(plan.lowerings)} different convolutions fell back: {parts}"
+
+
+def _schedules(m: Measurement) -> str:
+    """Which kernels are tuned, from which logs, and what the others' schedules are from; empty if nobody says."""
+    found: dict[str, list[ConvSite]] = {}
+    for record in m.sites:
+        if record.schedule:
+            found.setdefault(record.schedule, []).append(record.site)
+    total = sum(map(len, found.values()))
+    tuned = {text.removeprefix(TUNED): len(sites) for text, sites in found.items() if text.startswith(TUNED)}
+    others = {_UNTUNED.get(text, text): sites for text, sites in found.items() if not text.startswith(TUNED)}
+    if not tuned and len(others) == 1:
+        return f"{next(iter(others))}: all {total} kernels"
+    logs = " and ".join(f"{log} ({count})" if len(tuned) > 1 else log for log, count in tuned.items())
+    parts = [f"tuned: {sum(tuned.values())} of {total} kernels, from {logs}"] if tuned else []
+    return "; ".join([*parts, *(f"{text}: {_several(sites)}" for text, sites in others.items())])
+
+
+def _several(sites: Iterable[ConvSite]) -> str:
+    """Sites in words, each once, with how often it is there."""
+    counts = Counter(map(_words, sites))
+    return ", ".join(f"{words} (x{count})" if count > 1 else words for words, count in counts.items())
 
 
 def _words(site: ConvSite) -> str:
