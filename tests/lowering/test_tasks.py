@@ -88,8 +88,10 @@ def test_a_task_is_found_by_its_name(model, lowering):
         assert Task.named(changed.name) == changed
 
 
-@pytest.mark.parametrize("change", [("direct", "fft"), ("direct", "nothing"), ("n1", "m1"), ("NCHW", "CHWN"), (" t2", "")])
+@pytest.mark.parametrize(
+    "change", [("direct", "fft"), ("direct", "nothing"), ("n1", "m1"), ("NCHW", "CHWN"), (" t2", "")]
+)
 def test_what_names_no_task_is_refused(model, change):
     (task,) = pipeline.tasks(model, everywhere("direct", SITE), HOST)
-    with pytest.raises(ValueError, match="not|no such"):
+    with pytest.raises(ValueError, match=r"not |no such"):
         Task.named(task.name.replace(*change))
