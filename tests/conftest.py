@@ -28,6 +28,14 @@ SPEC = ModelSpec("tiny", (3, 8, 8), (
 """
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _schedules(tmp_path_factory):
+    """No test depends on the schedule logs that are shipped."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XFRAME_SCHEDULES", str(tmp_path_factory.mktemp("schedules")))
+        yield
+
+
 @pytest.fixture
 def plugins(monkeypatch, tmp_path):
     """The model ``tiny``; ``use(table, name, class in fake_plugins)`` registers a fake under a name."""
