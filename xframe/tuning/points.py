@@ -32,7 +32,8 @@ class Trial:
     them in the same process. ``share``: the largest part of the float32 error bound that an output of the site took
     against float64. ``workload``: the function's structural hash (``lowering.tasks.workload_of``);
     ``workload_line`` and ``record``: what MetaSchedule's database keeps of it, as JSON. ``cpu_s``: CPU seconds that
-    building and measuring took, by process accounting. ``where``: the machine or server. All but OK have a ``reason``.
+    building and measuring took, by process accounting. ``where``: the machine or server. All but OK have a
+    ``reason``; ``note``: what was not as it should be of one that is OK, in words.
     """
 
     point: Point
@@ -46,6 +47,7 @@ class Trial:
     record: str = ""
     cpu_s: float = 0.0
     where: str = ""
+    note: str = ""
 
 
 class Runner(Protocol):

@@ -1,0 +1,189 @@
+"""Trials in processes of their own: good candidates, and planted ones that harm nothing but themselves."""
+
+import fcntl
+import json
+import os
+import tempfile
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from tests.tuning import planted
+from tests.tuning.planted import HOST, SITE, by_hand, task, trap
+from xframe.errors import UsageError, WorkerDied, XframeError
+from xframe.lowering.tasks import workload_of
+from xframe.registry import LOWERINGS, Row
+from xframe.tuning import build, runner
+from xframe.tuning.points import CRASHED, FAILED, OK, TIMEOUT, WRONG, Point
+from xframe.tuning.runner import LocalRunner
+
+
+@pytest.fixture(scope="module", autouse=True)
+def plugin():
+    """Registered here alone: the children are told."""
+    LOWERINGS["planted"] = Row("tests.tuning.planted:Planted", (), "")
+    yield
+    del LOWERINGS["planted"]
+
+
+@pytest.fixture(scope="module")
+def local(plugin):
+    made = LocalRunner(HOST, timeout=8.0)
+    yield made
+    made.close()
+
+
+def trial(local, of, point):
+    return local.submit(of, point).result()
+
+
+def test_a_good_candidate(local):
+    of = task("winograd", relu=float("inf"))
+    other = build.tiles(of, HOST)[1]
+    point = Point((other.rows, other.vectors), (("unroll", 2),))
+    done = trial(local, of, point)
+    assert (done.point, done.outcome, done.reason) == (point, OK, "")
+    assert 0 < done.share < 1
+    assert len(done.seconds) == len(done.baseline) >= 3
+    assert min(done.seconds + done.baseline) > 0
+    assert done.cpu_s > 0
+    assert json.loads(done.record)[1] == list(done.seconds)
+    stages = of.stages(*build._no_weights(of), HOST, other)
+    assert done.workload == workload_of(next(s for s in stages if s.schedule).func)
+    assert len(json.loads(done.workload_line)) == 2
+    assert not list(local._folder.glob("*.so"))
+
+
+def test_the_hand_written_one_against_itself(local):
+    of = task("direct", replace(SITE, in_hw=(28, 28)))
+    done = trial(local, of, by_hand(of))
+    assert done.outcome == OK
+    assert 0.5 < median(done.baseline) / median(done.seconds) < 2
+
+
+@pytest.mark.parametrize(
+    ("rows", "outcome", "reason"),
+    [
+        (planted.WRONG, WRONG, "times the bound"),
+        (planted.NOT_FINITE, WRONG, "not finite"),
+        (planted.SILENT, WRONG, "not finite"),
+        (planted.CRASHES, CRASHED, "running the candidate ended its process: killed by SIGABRT"),
+        (planted.HANGS, TIMEOUT, "running the candidate did not end within 8 s"),
+        (planted.UNSCHEDULABLE, FAILED, "the schedule does not apply: Cannot find a block"),
+        (planted.STOPS_COMPILER, CRASHED, "compiling the candidate ended its process: killed by SIGABRT"),
+        (planted.HOLDS_COMPILER, TIMEOUT, "compiling the candidate did not end within 8 s"),
+    ],
+)
+def test_a_bad_candidate_costs_itself_alone(local, rows, outcome, reason):
+    of = task("planted")
+    bad, good = local.submit(of, trap(rows)), local.submit(of, by_hand(of))
+    assert (bad.result().outcome, good.result().outcome) == (outcome, OK), (bad.result(), good.result())
+    assert reason in bad.result().reason
+    assert "\n" not in bad.result().reason
+    assert bad.result().seconds == ()
+    assert not list(local._folder.glob("*.so"))
+
+
+def test_a_point_that_the_task_does_not_have(local):
+    done = trial(local, task(), Point((31, 31)))
+    assert done.outcome == FAILED
+    assert "31x31" in done.reason
+
+
+def test_a_broken_trace(local):
+    of = task()
+    done = trial(local, of, replace(by_hand(of), trace="[[], []"))
+    assert done.outcome == FAILED
+    assert done.reason
+
+
+class Process:
+    """A child that answers as told: an exception is raised. ``starts`` counts fresh ones."""
+
+    def __init__(self, *answers):
+        self.answers, self.fresh, self.cpu_s, self.kills = list(answers), False, 0.0, 0
+
+    def ask(self, doing, limit, function, *arguments):
+        self.fresh = False
+        if function is not runner._measure:
+            return None
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def kill(self):
+        self.fresh, self.kills = True, self.kills + 1
+
+
+def measured(monkeypatch, local, *answers):
+    process = Process(*answers)
+    monkeypatch.setattr(local, "_measurer", process)
+    built = type("Built", (), {"task": task()})
+    return process, lambda: local._measure(built)
+
+
+def test_what_dies_among_the_remains_of_others_has_another_chance(monkeypatch, local):
+    process, measure = measured(monkeypatch, local, WorkerDied("once"), "fine")
+    assert measure() == "fine"
+    assert process.kills == 1
+
+
+def test_what_dies_in_a_fresh_process_has_none(monkeypatch, local):
+    process, measure = measured(monkeypatch, local, WorkerDied("once"), WorkerDied("twice"), "fine")
+    with pytest.raises(WorkerDied, match="twice"):
+        measure()
+    assert process.kills == 2
+
+
+def test_one_at_a_time_on_a_machine():
+    path = Path(tempfile.gettempdir()) / f"xframe-measuring-{os.getuid()}.lock"
+    entered = threading.Event()
+
+    def other():
+        with runner.alone():
+            entered.set()
+
+    with runner.alone():
+        thread = threading.Thread(target=other)
+        thread.start()
+        with open(path) as lock, pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert not entered.is_set()
+    thread.join()
+    assert entered.is_set()
+
+
+def test_after_its_end(plugin):
+    made = LocalRunner(HOST, timeout=60.0)
+    of = task("planted")
+    under_way = [made.submit(of, trap(planted.HANGS)), made.submit(of, by_hand(of))]
+    while made._measurer.fresh:
+        time.sleep(0.02)
+    made.close()
+    assert [t.result().outcome for t in under_way] == [FAILED, FAILED]
+    assert all("closed" in t.result().reason for t in under_way)
+    with pytest.raises(XframeError, match="closed"):
+        made.submit(of, by_hand(of))
+    assert not made._folder.exists()
+
+
+def test_where_no_process_starts_nobody_can_measure(monkeypatch):
+    made = LocalRunner(HOST)
+    try:
+        monkeypatch.setattr("sys.executable", "/no/such/python")
+        assert trial(made, task(), by_hand(task())).outcome == FAILED
+        with pytest.raises(XframeError, match="can't start"):
+            made.submit(task(), by_hand(task()))
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize("arguments", [{"workers": 0}, {"timeout": 0.0}, {"timeout": -1.0}])
+def test_numbers_that_make_no_sense(arguments):
+    with pytest.raises(UsageError, match="make no sense"):
+        LocalRunner(HOST, **arguments)

@@ -1,0 +1,202 @@
+"""Trials on this machine: one process compiles, another one measures, and a candidate harms nothing but itself."""
+
+import contextlib
+import fcntl
+import functools
+import os
+import platform
+import queue
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from xframe import environment, registry
+from xframe.errors import Mismatch, Unavailable, UsageError, WorkerDied, WorkerTimeout, XframeError
+from xframe.lowering.target import Cpu
+from xframe.lowering.tasks import Task
+from xframe.tuning import build
+from xframe.tuning.bench import Bench, Measured
+from xframe.tuning.build import Built
+from xframe.tuning.child import Child
+from xframe.tuning.points import CRASHED, FAILED, OK, TIMEOUT, WRONG, Point, Trial
+from xframe.worker.__main__ import one_line
+from xframe.worker.host import plugin_row
+
+#: Seconds that a candidate may take to compile, and to be measured.
+LIMIT = 60.0
+#: Seconds for what all candidates of a task share: its hand-written kernels, its exact outputs.
+PREPARING = 600.0
+
+
+class LocalRunner:
+    """Measures on this machine, one candidate at a time, whoever else of this user measures here.
+
+    The measuring process is pinned like a worker of a comparison. Nothing is compiled meanwhile, unless there are CPUs
+    beside those and more than one worker: then candidates are compiled ahead on the others.
+
+    Parameters
+    ----------
+    cpu
+        What to compile for; it must be able to run here.
+    workers
+        Processes that compile.
+    timeout
+        Seconds that a candidate may take to compile, and to be measured.
+
+    Raises
+    ------
+    Unavailable
+        There is no C++ compiler.
+    UsageError
+        Numbers that make no sense.
+    """
+
+    def __init__(self, cpu: Cpu, workers: int = 1, timeout: float = LIMIT):
+        if workers < 1 or timeout <= 0:
+            raise UsageError(f"{workers} workers and a limit of {timeout:g} s make no sense: both must be above 0")
+        build.check_compiler()
+        self.width = workers
+        self._cpu = Cpu(cpu.text, cpu.threads)  # without what it has cached, which does not travel
+        self._timeout = timeout
+        self._folder = Path(tempfile.mkdtemp(prefix="xframe-tuning-"))
+        pinned = environment.pinned_cpus(cpu.threads)
+        others = sorted(set(environment.allowed_cpus()) - set(pinned or ()))
+        self._apart = bool(pinned and others and workers > 1)
+        self._measurer = Child(cpu.threads, pinned)
+        self._builders = [Child(cpu.threads, others if self._apart else None) for _ in range(workers)]
+        self._free: queue.SimpleQueue[Child] = queue.SimpleQueue()
+        for builder in self._builders:
+            self._free.put(builder)
+        self._threads = ThreadPoolExecutor(workers, "trial")
+        self._where, self._unable = platform.node(), ""
+
+    def submit(self, task: Task, point: Point) -> Future[Trial]:
+        """See ``points.Runner``."""
+        if self._unable:
+            raise XframeError(self._unable)
+        return self._threads.submit(self._trial, task, point)
+
+    def close(self) -> None:
+        """See ``points.Runner``. Trials under way end as failed."""
+        self._unable = "nothing is measured any more: the runner was closed"
+        for child in (*self._builders, self._measurer):
+            child.close()
+        self._threads.shutdown()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _trial(self, task: Task, point: Point) -> Trial:
+        builder, library = self._free.get(), None
+        cpu: list[float] = []
+        try:
+            with contextlib.nullcontext() if self._apart else alone(), _accounted(builder, cpu):
+                built = self._build(builder, task, point)
+                library = Path(built.path)
+            with alone(), _accounted(self._measurer, cpu):
+                measured = self._measure(built)
+        except Exception as e:
+            if isinstance(e, Unavailable):
+                self._unable = self._unable or str(e)
+            outcome, reason = (FAILED, self._unable) if self._unable else (_outcome(e), _words(e))
+            return Trial(point, outcome, reason, cpu_s=sum(cpu), where=self._where)
+        finally:
+            self._free.put(builder)
+            if library is not None:
+                library.unlink(missing_ok=True)
+        return Trial(
+            point,
+            OK,
+            seconds=measured.seconds,
+            baseline=measured.baseline,
+            share=measured.share,
+            workload=built.workload,
+            workload_line=built.workload_line,
+            record=build.recorded(built, measured.seconds),
+            cpu_s=sum(cpu),
+            where=self._where,
+            note=measured.note,
+        )
+
+    def _build(self, builder: Child, task: Task, point: Point) -> Built:
+        what = self._cpu, self._folder
+        self._prepare(builder, task, "compiling the hand-written kernel", build.prepare, *what)
+        return builder.ask("compiling the candidate", self._timeout, build.build, task, point, *what)
+
+    def _measure(self, built: Built) -> Measured:
+        """In a fresh process if it ends badly in one where others ran before: it may be what those left behind."""
+        while True:
+            fresh = self._measurer.fresh
+            try:
+                self._prepare(self._measurer, built.task, "making its exact outputs", _prepare_to_measure, self._cpu)
+                return self._measurer.ask("running the candidate", self._timeout, _measure, built, self._cpu)
+            except (Mismatch, WorkerDied):
+                self._measurer.kill()  # what it wrote may have hit what others need
+                if fresh:
+                    raise
+
+    def _prepare(self, child: Child, task: Task, doing: str, function: Callable, *arguments) -> None:
+        """What is not the candidate's fault is no outcome of its own."""
+        fresh = child.fresh
+        try:
+            child.ask(doing, PREPARING, _with_plugin, _row(task), function, task, *arguments)
+        except WorkerDied as e:
+            if fresh:
+                raise XframeError(str(e)) from e
+            self._prepare(child, task, doing, function, *arguments)
+        except WorkerTimeout as e:
+            raise XframeError(str(e)) from e
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """The right to keep this machine busy: one process of this user has it at a time, and one thread in it."""
+    with open(Path(tempfile.gettempdir()) / f"xframe-measuring-{os.getuid()}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def _accounted(child: Child, cpu: list[float]) -> Iterator[None]:
+    """Adds the CPU seconds that ``child`` takes within the block to the list."""
+    before = child.cpu_s
+    try:
+        yield
+    finally:
+        cpu.append(child.cpu_s - before)
+
+
+def _outcome(error: Exception) -> str:
+    found = {WorkerTimeout: TIMEOUT, WorkerDied: CRASHED, Mismatch: WRONG}
+    return next((outcome for kind, outcome in found.items() if isinstance(error, kind)), FAILED)
+
+
+def _words(error: Exception) -> str:
+    return str(error) if isinstance(error, XframeError) else one_line(error)
+
+
+def _row(task: Task) -> list:
+    return plugin_row(registry.LOWERINGS, task.lowering)
+
+
+# In the children
+
+
+def _with_plugin(row: list, function: Callable, *arguments) -> None:
+    """Call the function once the plugin of a registry row is known: it may be registered in the parent alone."""
+    name, where, needs, extra = row
+    registry.LOWERINGS[name] = registry.Row(where, tuple(needs), extra)
+    function(*arguments)
+
+
+@functools.lru_cache
+def _bench(cpu: Cpu) -> Bench:
+    return Bench(cpu)
+
+
+def _prepare_to_measure(task: Task, cpu: Cpu) -> None:
+    _bench(cpu).prepare(task)
+
+
+def _measure(built: Built, cpu: Cpu) -> Measured:
+    return _bench(cpu).measure(built)
