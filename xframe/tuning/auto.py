@@ -1,0 +1,154 @@
+"""MetaSchedule's own space of schedules for the function that a template is of: ``--space auto``.
+
+The function stays what it is, its arguments and their layout included: rules that would change what is computed or how
+its constants lie are left out. So is everything that tunes with tensor intrinsics: float32 products have none. There
+are no prefetches, as no rule marks loops for them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import random
+import sys
+import types
+from collections.abc import Iterator
+from functools import cached_property
+
+from tvm import IRModule, s_tir
+from tvm.s_tir.schedule import Trace
+
+from xframe.lowering.target import Cpu
+from xframe.lowering.tasks import Task, trace_of
+from xframe.tuning.cost import ratio
+from xframe.tuning.points import Point
+from xframe.tuning.search import EVOLUTIONARY, PARENTS, Search, Tiles, product
+
+#: Draws in a row that may give nothing new before the space counts as exhausted: many fail TVM's own checks.
+DRAWS = 64
+#: Decisions of a trace that a child makes anew, at most.
+MUTATED = 2
+#: What makes random schedules invalid: TVM's scheduling errors, and sizes that its C++ refuses.
+REFUSED = (RuntimeError, ValueError, TypeError)
+
+
+def points(task: Task, cpu: Cpu, n: int, seed: int = 0) -> list[Point]:
+    """``n`` random points of MetaSchedule's space, of the hand-written register tile; fewer where it has no more."""
+    search = AutoSearch(task, cpu, "replay", seed)
+    _, *found = search.propose(n + 1)
+    return found
+
+
+class AutoSearch(Search):
+    """A :class:`~xframe.tuning.search.Search` of MetaSchedule's space, which begins with the template by hand, too.
+
+    ``evolutionary`` makes new decisions in the best traces so far; there is no cost model of traces.
+    """
+
+    def __init__(self, task: Task, cpu: Cpu, strategy: str = EVOLUTIONARY, seed: int = 0, spaces: Tiles | None = None):
+        super().__init__(task, cpu, strategy, seed, spaces)
+        self._tile = self.spaces.tiles[0]
+        stage = product(task, cpu, self._tile)
+        assert stage is not None  # else there were no spaces
+        self._evolves, self._designs = strategy == EVOLUTIONARY, Designs(IRModule({"main": stage.func}), cpu)
+
+    @property
+    def size(self) -> float:
+        """Infinity: the decisions of MetaSchedule's space can't be counted."""
+        return math.inf
+
+    def _by_chance(self, rng: random.Random) -> Point | None:
+        for _ in range(DRAWS):
+            point = self._point(self._designs.drawn(rng))
+            if point and point not in self._tried:
+                return point
+        return None
+
+    def _promising(self, rng: random.Random) -> Iterator[Point]:
+        """Children of the best traces that were not tried, without end while there are any."""
+        traces = [p for p in self._measured if p.trace]
+        parents = sorted(traces, key=lambda p: ratio(self._measured[p]))[:PARENTS]
+        if not self._evolves or len(parents) < PARENTS:
+            return
+        odds = [1 / (1 + rank) for rank in range(len(parents))]
+        for _ in range(DRAWS):
+            (parent,) = rng.choices(parents, odds)
+            point = self._point(self._designs.mutated(str(parent.trace), rng))
+            if point and point not in self._tried:
+                yield point
+
+    def _point(self, sch: s_tir.Schedule | None) -> Point | None:
+        return Point(self._tile, trace=trace_of(sch)) if sch else None
+
+
+class Designs:
+    """The design spaces that MetaSchedule's rules for CPUs generate for a module with one function, ``main``."""
+
+    def __init__(self, module: IRModule, cpu: Cpu):
+        self._module, self._cpu = module, cpu
+
+    def drawn(self, rng: random.Random) -> s_tir.Schedule | None:
+        """A schedule with random decisions; None where they turn out to be invalid."""
+        return self._applied(rng.choice(self._traces), {}, rng)
+
+    def mutated(self, trace: str, rng: random.Random) -> s_tir.Schedule | None:
+        """A schedule with some decisions of ``trace``, JSON, made anew; None where they turn out to be invalid."""
+        sch = s_tir.Schedule(self._module)
+        Trace.apply_json_to_schedule(json.loads(trace), sch)
+        made = [(inst, sch.trace.get_decision(inst)) for inst in sch.trace.insts]
+        sampled = [i for i, (_, decision) in enumerate(made) if decision is not None]
+        if not sampled:
+            return None
+        anew = set(rng.sample(sampled, min(len(sampled), rng.randint(1, MUTATED))))
+        kept = {inst: decision for i, (inst, decision) in enumerate(made) if decision is not None and i not in anew}
+        return self._applied(sch.trace, kept, rng)
+
+    def _applied(self, trace: Trace, decisions: dict, rng: random.Random) -> s_tir.Schedule | None:
+        """``trace`` with ``decisions``, those that are missing drawn at random, and then post-processed."""
+        sch = s_tir.Schedule(self._module, seed=rng.randrange(1, 1 << 31), error_render_level="none")
+        try:
+            Trace(trace.insts, decisions).apply_to_schedule(sch, remove_postproc=True)
+            sch.enter_postproc()
+            if all(step.apply(sch) for step in self._context.space_generator.postprocs):
+                return sch
+        except REFUSED:
+            pass
+        return None
+
+    @cached_property
+    def _traces(self) -> list[Trace]:
+        return [sch.trace for sch in self._context.generate_design_space()]
+
+    @cached_property
+    def _context(self):
+        with _without_intrinsics():
+            from tvm.s_tir import meta_schedule as ms
+
+            # Inlining would put the column matrix of im2col into its product: another algorithm.
+            inlining = ms.schedule_rule.AutoInline
+            rules = [rule for rule in ms.schedule_rule.ScheduleRule.create("llvm") if not isinstance(rule, inlining)]
+            # Without RewriteLayout, which packs constants anew.
+            steps = [
+                ms.postproc.DisallowDynamicLoop(),
+                ms.postproc.RewriteParallelVectorizeUnroll(),
+                ms.postproc.RewriteReductionBlock(),
+            ]
+            generator = ms.space_generator.PostOrderApply(sch_rules=rules, postprocs=steps, mutator_probs={})
+            return ms.TuneContext(
+                self._module, target=self._cpu.tvm, space_generator=generator, rand_state=1, num_threads=1
+            )
+
+
+@contextlib.contextmanager
+def _without_intrinsics():
+    """Let a TuneContext be made without TVM's tensor intrinsics: parsing those of all targets takes half a minute."""
+    name = "tvm.s_tir.tensor_intrin"
+    if name in sys.modules:
+        yield
+        return
+    sys.modules[name] = types.ModuleType(name)
+    try:
+        yield
+    finally:
+        del sys.modules[name]
