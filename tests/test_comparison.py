@@ -9,13 +9,14 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import xframe
+from tests import schedule_logs
 from xframe import artifact, environment, store
 from xframe.comparison import Interrupted, Request, compare
 from xframe.errors import ModelError, UsageError
 from xframe.measure import Budget
 from xframe.registry import FRAMEWORKS, LOWERINGS
 from xframe.subject import Subject
-from xframe.types import Outcome
+from xframe.types import ConvSite, Outcome, Plan
 
 QUICK = Budget(rounds=2, min_samples=3, min_seconds=0.0, max_seconds=0.05, open_limit=60, run_limit=5)
 TINY = Request("tiny", ("pytorch",), ("native", "tvm"), ("auto",), budget=QUICK, threads=(1,))
@@ -70,6 +71,8 @@ def test_aliases_resolve_and_duplicates_collapse():
         ({"lowerings": ("winogard",)}, "did you mean winograd"),
         ({"fallback": "dirct"}, "did you mean direct"),
         ({"runners": ("ort",), "lowerings": ("fft",)}, "--lowering needs --backend tvm"),
+        ({"schedules": "absent"}, "there is no such folder; give one of schedule logs"),
+        ({"runners": ("ort",), "lowerings": ("auto",), "schedules": "."}, "--schedules needs --backend tvm"),
         ({"model": "x.onnx", "frameworks": ("jax",)}, "is a file: leave it out"),
         ({"model": "x.onnx", "runners": ("native",)}, "has no native form"),
     ],
@@ -96,6 +99,52 @@ def test_budget_and_target_are_in_the_plan_of_every_row_that_has_one(plugins):
     assert found.pop(("tvm", "auto"))[1] == "llvm"
     assert set(found.values()) == {(1e-5, "llvm")}
     assert run.environment["request"]["resolved"]["target"] == "llvm"
+
+
+def test_forced_plans_take_tuned_kernels_and_refused_logs_are_told(plugins, tmp_path, monkeypatch):
+    plugins(pytorch="Honest", tvm="Honest")
+    monkeypatch.setenv("XFRAME_SCHEDULES", str(tmp_path / "logs"))
+    asked = replace(TINY, runners=("tvm",), lowerings=("auto", "gemm", "direct"), baseline=False)
+    site = ConvSite(1, 3, (8, 8), 4, (3, 3), pads=(1, 1, 1, 1))
+    schedule_logs.put(tmp_path / "logs", schedule_logs.entry(f"{site.key} gemm im2col NCHW bias+relu t1"))
+    broken = schedule_logs.put(tmp_path / "logs", schedule_logs.entry(f"{site.key} direct - NCHW bias+relu t1"))
+    (broken / "database_workload.json").unlink()
+
+    def rows(**changes):
+        """Of each row, how many records it has, and what it tells of logs."""
+        found = compare(replace(asked, **changes)).measurements
+        told = [[n for n in m.notes if "schedule log" in n] for m in found]
+        return [(len(m.case.plan.tuned), notes) for m, notes in zip(found, told, strict=True)]
+
+    auto, gemm, (direct, (note,)) = rows()
+    assert (auto, gemm, direct) == ((0, []), (1, []), 0)
+    assert "direct is refused: database_workload.json is missing" in note
+    assert rows(schedules="none") == [(0, [])] * 3
+    targeted = rows(target="llvm")
+    assert targeted[0] == (0, [])
+    assert [(count, len(notes)) for count, notes in targeted[1:]] == [(0, 1)] * 2
+
+
+def test_tuned_kernels_run_and_the_row_says_from_which_log(plugins, convnet, tmp_path):
+    """Nothing faked: what is recorded is compiled, verified and timed."""
+    from xframe.lowering import pipeline
+    from xframe.lowering.target import Cpu
+
+    path, cpu = convnet(), Cpu.host(1)
+    sites = [s for _, s in artifact.load(path).conv_sites]
+    plan = Plan("gemm", tuple((s, "gemm") for s in sites))
+    first, second = pipeline.tasks(onnx.load(path), plan, cpu)
+    stale = replace(schedule_logs.real(second, cpu), workload="0" * 16)
+    schedule_logs.put(tmp_path / "logs", schedule_logs.real(first, cpu), stale, target=cpu.text)
+    asked = Request(str(path), runners=("tvm",), lowerings=("auto", "gemm"), budget=QUICK, threads=(1,))
+    auto, forced = compare(replace(asked, schedules=str(tmp_path / "logs"))).measurements
+    assert (auto.outcome, store.row(auto)["schedules"]) == (Outcome.OK, [])
+    assert (forced.outcome, forced.reason) == (Outcome.OK, "")
+    log = "logs/device/net-b1/gemm"
+    told = [(s["site"], s["name"], s["schedule"]) for s in store.row(forced)["schedules"]]
+    assert told[0] == (sites[0].key, "conv1", f"tuned, {log}")
+    assert told[1][:2] == (sites[1].key, "conv2")
+    assert told[1][2].startswith(f"template, as the record in {log} is refused: it is of another definition")
 
 
 def test_pairs_are_all_that_is_run_and_exported(plugins):

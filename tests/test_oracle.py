@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests import schedule_logs
 from tests.lowering.networks import conv_data, network
 from tests.test_comparison import QUICK, rows
 from xframe import artifact, oracle, store
@@ -96,6 +97,32 @@ def test_costs_are_measured_once_and_the_plan_can_be_saved_and_read_back(plugins
     assert measures_again()
     assert kept(tmp_path) == [path]
     assert not measures_again()
+
+
+def test_costs_are_those_of_tuned_kernels_and_the_best_plan_has_those_of_its_lowerings(plugins, tmp_path, monkeypatch):
+    plugins(pytorch="Honest", tvm="Priced")
+    monkeypatch.setenv("XFRAME_SCHEDULES", str(tmp_path / "logs"))
+    (tmp_path / "logs").mkdir()
+    first, second = [s for _, s in best().case.artifact.conv_sites]
+    names = [
+        f"{first.key} winograd F(4,3) NCHW bias+relu t1",
+        f"{first.key} gemm im2col NCHW bias+relu t1",
+        f"{second.key} direct - NHWC bias t1",
+    ]
+    for name in names:
+        schedule_logs.put(tmp_path / "logs", schedule_logs.entry(name))
+    lines = []
+    (m,) = compare(BEST, lines.append).measurements
+    assert any(x.startswith("costs of best") for x in lines)
+    assert chosen(m) == ["winograd", "direct"]
+    assert {t.task for t in m.case.plan.tuned} == {names[0], names[2]}
+    plans = [json.loads(path.read_text())["of"]["plans"] for path in kept(tmp_path)]
+    counts = [{p["label"]: len(p["tuned"]) for p in each} for each in plans]
+    assert {"gemm": 1, "direct": 1, "winograd": 2, "fft": 1} in counts
+    assert {"gemm": 0, "direct": 0, "winograd": 0, "fft": 0} in counts
+    lines.clear()
+    compare(BEST, lines.append)
+    assert not any(x.startswith("costs of best") for x in lines)
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,11 @@ class Request:
         See ``xframe.types.Plan``; None: the default, or that of a plan's file.
     target
         The CPU to compile for where the backend takes a plan, e.g. ``llvm -mcpu=core-avx2``. None: this machine's.
+    schedules
+        ``auto``: kernels of forced plans are scheduled as this machine's logs say, where they have a record; ``none``:
+        all by the lowerings' own templates; or a folder of logs.
+    allow_foreign_log
+        Use logs of other kinds of machines where there is none of this one; the rows say so.
     batches
         Empty: 1, or the file's own.
     threads
@@ -77,6 +82,8 @@ class Request:
     fallback: str | None = None
     error_budget: float | None = None
     target: str | None = None
+    schedules: str = planning.AUTO
+    allow_foreign_log: bool = False
     device: str = "cpu"
     batches: tuple[int, ...] = ()
     threads: tuple[int, ...] = ()
@@ -122,6 +129,7 @@ class Request:
             raise UsageError(f"--error-budget needs --backend {PLANNED}: other runners choose without it")
         if PLANNED not in runners and self.target is not None:
             raise UsageError(f"--target needs --backend {PLANNED}: other runners are compiled already")
+        self._check_schedules(runners)
         return replace(
             self,
             frameworks=frameworks,
@@ -131,6 +139,22 @@ class Request:
             batches=_unique(self.batches),
             threads=_unique(self.threads) or (len(environment.allowed_cpus()),),
         )
+
+    def _check_schedules(self, runners: tuple[str, ...]) -> None:
+        """Raises UsageError where logs were asked for that nothing can use, or that are not there."""
+        given = self.schedules not in (planning.AUTO, planning.NONE)
+        if PLANNED not in runners and (given or self.allow_foreign_log):
+            flag = "--schedules" if given else "--allow-foreign-log"
+            raise UsageError(f"{flag} needs --backend {PLANNED}: other runners have schedules of their own")
+        if given and not os.path.isdir(self.schedules):
+            raise UsageError(
+                f"--schedules {self.schedules}: there is no such folder; give one of schedule logs, {planning.AUTO} for"
+                f" those of this machine, or {planning.NONE}"
+            )
+        if self.allow_foreign_log and self.schedules == planning.NONE:
+            raise UsageError(
+                f"--allow-foreign-log makes no sense with --schedules {planning.NONE}: leave one of them out"
+            )
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -165,13 +189,13 @@ def compare(request: Request, on_progress: Progress | None = None, command: Sequ
         for label in (asked.lowerings or ()) if PLANNED in asked.runners else ():
             planning.plan(label, (), _device(asked.device), asked.fallback, target=asked.target)
     created, machine = datetime.now().astimezone().isoformat(timespec="seconds"), environment.capture()
-    cases = list(_cases(asked, subject.name))
+    cases, logs = list(_cases(asked, subject.name)), planning.Schedules(asked.schedules, asked.allow_foreign_log)
     done: dict[Case, Measurement] = {}
     stopped: KeyboardInterrupt | None = None
     try:
         for batch in asked.batches:
             group = [c for c in cases if c.batch == batch]
-            for case, measurement in _measured(asked, subject, batch, group, progress):
+            for case, measurement in _measured(asked, subject, batch, group, logs, progress):
                 done[case] = measurement
     except KeyboardInterrupt as e:
         stopped = e
@@ -235,7 +259,7 @@ def _cases(asked: Request, model: str) -> Iterator[Case]:
 
 
 def _measured(
-    asked: Request, subject: Subject, batch: int, cases: Sequence[Case], progress: Progress
+    asked: Request, subject: Subject, batch: int, cases: Sequence[Case], logs: planning.Schedules, progress: Progress
 ) -> Iterator[tuple[Case, Measurement]]:
     """Each case of one batch with its measurement, as they become final."""
     feeds = subject.feeds(batch, asked.seed)
@@ -254,12 +278,12 @@ def _measured(
         return Job(case, subject.spec, subject.weights, feeds, judge, inputs_matter)
 
     costs = _stages(lambda line: progress(f"costs of {BEST}: {line}"))
-    oracle = Oracle(_device(asked.device), asked.fallback or IMPLIED_FALLBACK, asked.budget, costs)
+    oracle = Oracle(_device(asked.device), asked.fallback or IMPLIED_FALLBACK, asked.budget, logs, costs)
     for threads in asked.threads:
         ready: dict[Case, list[Case]] = {}  # two plan files may turn out to say the same
         for case in (c for c in cases if c.threads == threads):
             try:
-                known = _ready(case, artifacts, asked)
+                known = _ready(case, artifacts, asked, logs)
                 known = oracle.best(job(known)) if case.plan.label == BEST else known
                 ready.setdefault(known, []).append(case)
             except XframeError as e:
@@ -267,7 +291,8 @@ def _measured(
                 yield case, Measurement(case, e.outcome, str(e))
         for measurement in map(oracle.compared, measure(map(job, ready), asked.budget, _stages(progress))):
             progress(f"{title(measurement.case)}: {measurement.outcome.value}")
-            yield from ((case, measurement) for case in ready[measurement.case])
+            told = (*measurement.notes, *logs.notes(measurement.case.plan, threads))
+            yield from ((case, replace(measurement, notes=told)) for case in ready[measurement.case])
 
 
 def _exports(asked: Request, subject: Subject, batch: int, cases: Sequence[Case]) -> exports.Exports:
@@ -279,7 +304,9 @@ def _exports(asked: Request, subject: Subject, batch: int, cases: Sequence[Case]
     return exports.Exports(exports.Export(f, *network) for f in wanted)
 
 
-def _ready(case: Case, artifacts: dict[str | None, Artifact | XframeError], asked: Request) -> Case:
+def _ready(
+    case: Case, artifacts: dict[str | None, Artifact | XframeError], asked: Request, logs: planning.Schedules
+) -> Case:
     """The case with its artifact and its plan. Raises XframeError for what can't be run."""
     if case.runner == NATIVE:
         return case
@@ -288,7 +315,7 @@ def _ready(case: Case, artifacts: dict[str | None, Artifact | XframeError], aske
         raise found
     sites = [site for _, site in found.conv_sites]
     plan = planning.plan(case.plan.label, sites, _device(case.device), asked.fallback, asked.error_budget, asked.target)
-    return replace(case, artifact=found, plan=plan)
+    return replace(case, artifact=found, plan=logs.tuned(plan, case.threads))
 
 
 def _stages(progress: Progress) -> Callable[[Case, str], None]:

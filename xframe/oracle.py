@@ -22,6 +22,7 @@ from xframe.analysis.costs import Costs, Prediction
 from xframe.errors import Unsupported, by_outcome
 from xframe.lowering.identity import identity
 from xframe.measure import FOREIGN, Budget, Job, Progress, measure
+from xframe.planning import Schedules
 from xframe.registry import LOWERINGS
 from xframe.types import Case, ConvSite, Device, Measurement, Outcome, Plan
 from xframe.worker import wire
@@ -35,8 +36,9 @@ _PASSING = (Outcome.FAILED.value, Outcome.TIMEOUT.value, Outcome.UNAVAILABLE.val
 class Oracle:
     """Finds best plans, and remembers what it predicted of them.
 
-    Costs are measured once for the same convolutions of the same network, batch and number of threads, whatever
-    framework exported it, and kept under ``$XFRAME_HOME/costs``; not those of a disturbed machine or a passing failure.
+    Costs are measured once for the same convolutions of the same network, batch, number of threads and schedules,
+    whatever framework exported it, and kept under ``$XFRAME_HOME/costs``; not those of a disturbed machine or a passing
+    failure.
 
     Parameters
     ----------
@@ -46,10 +48,13 @@ class Oracle:
         What runs at the sites that a measured lowering refuses.
     budget
         How long to time; profiled passes are :data:`PASSES`.
+    schedules
+        Where the measured plans, and the best one, take tuned kernels from.
     """
 
-    def __init__(self, device: Device, fallback: str, budget: Budget, on_progress: Progress):
+    def __init__(self, device: Device, fallback: str, budget: Budget, schedules: Schedules, on_progress: Progress):
         self._device, self._fallback, self._on_progress = device, fallback, on_progress
+        self._schedules = schedules
         self._budget = replace(budget, profile=PASSES)
         self._known: dict[Path, Costs] = {}
         self._predictions: dict[Case, tuple[Prediction, Costs]] = {}
@@ -67,14 +72,16 @@ class Oracle:
         sites = [site for _, site in case.artifact.conv_sites]
         if not sites:
             raise Unsupported(f"{planning.BEST} chooses how convolutions are lowered, and {case.model} has none")
-        costs = self._costs(job, list(self._forced(sites, case.plan)))
+        plans = [self._schedules.tuned(plan, case.threads) for plan in self._forced(sites, case.plan)]
+        costs = self._costs(job, plans)
         for site in sites:
             if not costs.lowerings(site):
                 why = "; ".join(f"{name}: {reason}" for name, (_, reason) in costs.failed.items())
                 outcome = next((outcome for outcome, _ in costs.failed.values()), Outcome.FAILED.value)
                 raise by_outcome(outcome, f"{planning.BEST}: no lowering could be measured at {site.key} ({why})")
         lowerings, prediction = costs.cheapest(sites, artifact.conv_edges(case.artifact))
-        done = replace(case, plan=replace(case.plan, lowerings=tuple(lowerings.items())))
+        chosen = replace(case.plan, lowerings=tuple(lowerings.items()))
+        done = replace(case, plan=self._schedules.tuned(chosen, case.threads))
         self._predictions[done] = prediction, costs
         return done
 

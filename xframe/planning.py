@@ -1,15 +1,19 @@
-"""From what a user asks for to a plan: which lowering each convolution site must use."""
+"""From what a user asks for to a plan: which lowering each convolution site must use, and by which schedules."""
 
 import json
 import os
 from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
 
 from xframe import registry
 from xframe.errors import Unavailable, Unsupported, UsageError
 from xframe.lowering.variants import refusal
-from xframe.types import ERROR_BUDGET, ConvSite, Device, Plan
+from xframe.schedules import find
+from xframe.schedules.device import identity
+from xframe.types import ERROR_BUDGET, ConvSite, Device, Plan, Tuned
 
-AUTO, BEST = "auto", "best"
+AUTO, BEST, NONE = "auto", "best", "none"
 
 
 def plan(
@@ -22,7 +26,8 @@ def plan(
 ) -> Plan:
     """The plan for ``label``: ``auto``, a lowering's name, or the path of a plan's JSON file.
 
-    That for ``best`` has no lowerings yet: ``xframe.oracle`` finds them by measuring.
+    That for ``best`` has no lowerings yet: ``xframe.oracle`` finds them by measuring. No plan has tuned kernels yet,
+    not even that of a file which names some: they come from logs, which are checked (:class:`Schedules`).
 
     Parameters
     ----------
@@ -97,3 +102,45 @@ def _from_file(path: str, sites: list[ConvSite], error_budget: float | None, tar
     lowerings = tuple((s, named[s]) for s in sites)
     budget, target = error_budget or given.error_budget, target or _checked(given.target)
     return Plan(given.label, lowerings, given.fallback, budget, target)
+
+
+class Schedules:
+    """Where forced plans take tuned kernels from. What was found for a plan is kept: equal rows use equal schedules.
+
+    Parameters
+    ----------
+    where
+        :data:`AUTO`: the logs of this machine; :data:`NONE`: no logs; or the folder that holds them.
+    allow_foreign
+        Take records of other kinds of machines where this one has none; the notes say so.
+    """
+
+    def __init__(self, where: str = AUTO, allow_foreign: bool = False):
+        self._where, self._allow_foreign = where, allow_foreign
+        self._known: dict[tuple[Plan, int], tuple[tuple[Tuned, ...], tuple[str, ...]]] = {}
+
+    def tuned(self, plan: Plan, threads: int) -> Plan:
+        """``plan`` with a record for each of its kernels that has one; as it is where it leaves the choice to TVM."""
+        return replace(plan, tuned=self._found(plan, threads)[0])
+
+    def notes(self, plan: Plan, threads: int) -> tuple[str, ...]:
+        """What there is to tell of the logs for ``plan``: which were refused and why, or why none was looked at."""
+        return self._found(plan, threads)[1]
+
+    def _found(self, plan: Plan, threads: int) -> tuple[tuple[Tuned, ...], tuple[str, ...]]:
+        if self._where == NONE or not plan.lowerings:
+            return (), ()
+        if plan.target is not None:
+            note = f"no schedule log is used with the target {plan.target!r}: logs are for this machine's own code"
+            return (), (note,)
+        key = replace(plan, label="", fallback=(), tuned=()), threads
+        if key not in self._known:
+            self._known[key] = self._read(*key)
+        return self._known[key]
+
+    def _read(self, plan: Plan, threads: int) -> tuple[tuple[Tuned, ...], tuple[str, ...]]:
+        roots = None if self._where == AUTO else [Path(self._where)]
+        tuned, notes = find.tuned(plan, identity(), threads, roots, self._allow_foreign)
+        if roots and not tuned and not notes:
+            notes = [f"no schedule log in {self._where} is for this machine and a kernel of this plan"]
+        return tuple(tuned), tuple(notes)

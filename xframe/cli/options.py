@@ -44,6 +44,17 @@ ErrorBudget = Annotated[
 Target = Annotated[
     str | None, typer.Option(metavar="'llvm -mcpu=CPU'", help="CPU that tvm compiles for; this machine's by default.")
 ]
+Schedules = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|none|DIR",
+        help="Tuned kernels, for tvm: from the schedule logs of this machine, from none, or from the logs in a folder.",
+    ),
+]
+AllowForeignLog = Annotated[
+    bool,
+    typer.Option("--allow-foreign-log", help="Where this machine has no log, use those of others; the rows say so."),
+]
 Device = Annotated[str, typer.Option(metavar="cpu|cuda[:N]", help="Device to run on.")]
 Batches = Annotated[str | None, typer.Option("--batch", metavar="1,16", help="Batch sizes; 1, or the file's own.")]
 Threads = Annotated[str | None, typer.Option("--threads", metavar="2,1", help="Thread counts; all CPUs by default.")]
