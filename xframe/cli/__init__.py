@@ -11,14 +11,15 @@ from collections.abc import Sequence
 
 import typer
 
-from xframe.cli import console
+from xframe.cli import console, fleet, schedules
 from xframe.cli.checking import check
 from xframe.cli.exporting import export
 from xframe.cli.listing import devices
 from xframe.cli.timing import compare, exit_code, run
+from xframe.cli.tuning import tune
 from xframe.errors import XframeError
 
-__all__ = ["app", "check", "compare", "devices", "exit_code", "export", "main", "run"]
+__all__ = ["app", "check", "compare", "devices", "exit_code", "export", "main", "run", "tune"]
 
 app = typer.Typer(
     help="Is it the framework, or the convolution kernels it picks?",
@@ -27,8 +28,10 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for _command in (compare, run, export, check, devices):
+for _command in (compare, run, tune, export, check, devices):
     app.command()(_command)
+app.add_typer(schedules.app, name="schedules")
+app.add_typer(fleet.app, name="fleet")
 
 #: The base of the errors of the option parser. Typer has its own copy of click, or click itself, depending on its age.
 _ParserError: type[Exception] = typer.BadParameter.__bases__[0].__bases__[0]
