@@ -1,0 +1,131 @@
+"""Whether a schedule log still holds: its kernels measured again in fresh processes, each in turn with the template.
+
+Absolute times drift with the machine, so what is compared is the share that a kernel takes of the hand-written one's
+time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from xframe.errors import UsageError, XframeError
+from xframe.lowering.target import Cpu
+from xframe.lowering.tasks import Task
+from xframe.schedules import find
+from xframe.schedules.device import identity
+from xframe.schedules.log import Entry, read
+from xframe.tuning.points import OK, Point, Runner, Trial
+
+#: How far a kernel's share of the hand-written one's time may be from the recorded share, as a part of that.
+TOLERANCE = 0.05
+#: Outcomes besides those of a trial: the record is of no kernel of this version; the kernel gains less, or more, than
+#: it did.
+REFUSED, SLOWER, FASTER = "REFUSED", "SLOWER", "FASTER"
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A record held against what its kernel takes now.
+
+    ``recorded_s``, ``now_s``: median seconds of the kernel, in the log and now; ``baseline_s``: of the hand-written one
+    now. ``ratio``: now / baseline, over the same of the log: above 1 the kernel gains less than it did. ``outcome``: OK
+    within :data:`TOLERANCE`; :data:`SLOWER` or :data:`FASTER`; :data:`REFUSED`; or that of the trial that failed. All
+    but OK have a ``reason``. What was not measured is None.
+    """
+
+    task: str
+    recorded_s: float
+    now_s: float | None
+    baseline_s: float | None
+    ratio: float | None
+    outcome: str
+    reason: str
+
+
+def verify(
+    folder: Path,
+    rounds: int = 3,
+    on_progress: Progress | None = None,
+    start: Callable[[Cpu], Runner] | None = None,
+) -> list[Verified]:
+    """Measure each record of the log in ``folder`` again, in a fresh process for each of the ``rounds``.
+
+    Parameters
+    ----------
+    on_progress
+        Called with a line on what happens now.
+    start
+        Makes the runner that measures; None: one process at a time on this machine.
+
+    Raises
+    ------
+    UsageError
+        ``rounds`` makes no sense.
+    XframeError
+        The log can't be read, or it is another machine's or another version's.
+    """
+    if rounds < 1:
+        raise UsageError(f"--rounds {rounds} makes no sense: it must be at least 1")
+    log = read(folder)
+    strange, stale = identity().differs(log.device), find.stale(log)
+    if strange or stale:
+        why = f"it was tuned on another kind of device ({strange}): verify it there" if strange else stale
+        raise XframeError(f"the schedule log {folder} can't be verified here: {why}")
+    progress = on_progress or (lambda line: None)
+    runners: dict[int, Runner] = {}
+    found = []
+    try:
+        for number, entry in enumerate(log.entries.values(), 1):
+            progress(f"{number} of {len(log.entries)}: {entry.task}")
+            try:
+                task = Task.named(entry.task)
+            except ValueError as e:
+                found.append(_refused(entry, str(e)))
+                continue
+            if task.threads not in runners:
+                runners[task.threads] = (start or _local)(Cpu.host(task.threads))
+            found.append(_verified(entry, _trials(entry, task, rounds, runners[task.threads])))
+    finally:
+        for runner in runners.values():
+            runner.close()
+    return found
+
+
+def _local(cpu: Cpu) -> Runner:
+    from xframe.tuning.runner import LocalRunner
+
+    return LocalRunner(cpu)
+
+
+def _trials(entry: Entry, task: Task, rounds: int, runner: Runner) -> list[Trial]:
+    """One after the other, until one fails: two at a time would disturb each other."""
+    point, trials = Point(entry.tile, trace=entry.trace), []
+    for _ in range(rounds):
+        trials.append(runner.submit(task, point).result())
+        if trials[-1].outcome != OK:
+            break
+    return trials
+
+
+def _verified(entry: Entry, trials: list[Trial]) -> Verified:
+    last = trials[-1]
+    if last.outcome != OK:
+        return Verified(entry.task, median(entry.seconds), None, None, None, last.outcome, last.reason)
+    if last.workload != entry.workload:
+        return _refused(entry, f"it is of another definition of this kernel ({entry.workload}, not {last.workload})")
+    share = median(median(t.seconds) / median(t.baseline) for t in trials)
+    ratio = share * entry.gain
+    outcome = OK if abs(ratio - 1) <= TOLERANCE else SLOWER if ratio > 1 else FASTER
+    words = f"it gained {entry.gain:.3f}x over the hand-written schedule, and gains {1 / share:.3f}x now"
+    now, baseline = median(median(t.seconds) for t in trials), median(median(t.baseline) for t in trials)
+    reason = "" if outcome == OK else words
+    return Verified(entry.task, median(entry.seconds), now, baseline, ratio, outcome, reason)
+
+
+def _refused(entry: Entry, why: str) -> Verified:
+    return Verified(entry.task, median(entry.seconds), None, None, None, REFUSED, why)
