@@ -18,6 +18,7 @@ from xframe.lowering.ir import T
 from xframe.lowering.padding import Window
 from xframe.lowering.space_to_depth import one_tap, unit, unit_weight
 from xframe.lowering.stage import (
+    SKEW,
     Epilogue,
     Stage,
     Tile,
@@ -195,7 +196,7 @@ def _butterflies(real, imaginary, n):
 
 
 def _transform_input(site, g, image, x, v, place, slot, block, lanes):
-    """v[:, :, slot] = DFT of the window at ``place`` (image, row and column of windows), one vector of channels.
+    """V at ``slot`` = DFT of the window at ``place`` (image, row and column of windows), one vector of channels.
 
     Rows first, then columns.
     """
@@ -235,7 +236,7 @@ def _transform_input(site, g, image, x, v, place, slot, block, lanes):
             for q, pair in out.items():
                 for part, e in enumerate(pair):
                     value = ir.zero() if e is None else e
-                    T.buffer_store(v, value, [g.index(q, k), part, slot, block * lanes + lane])
+                    T.buffer_store(v, value, [g.index(q, k), part, slot * image.channels + block * lanes + lane])
 
     with T.serial(0, g.mixed) as k:
         column(k + 1, False)
@@ -244,7 +245,7 @@ def _transform_input(site, g, image, x, v, place, slot, block, lanes):
 
 
 def _input_stage(site, g, image, rows, cpu) -> Stage:
-    """V = DFT of every window: (frequency, real or imaginary, tile, channel)."""
+    """V = DFT of every window: (frequency, real or imaginary, tile * channels + channel), and SKEW."""
     th, tw = g.tiles
 
     def body(x, v):
@@ -252,18 +253,19 @@ def _input_stage(site, g, image, rows, cpu) -> Stage:
             slot = (i * th + ty) * tw + tx
             _transform_input(site, g, image, x, v, (i, ty, tx), slot, block, cpu.lanes)
 
-    shape = (g.frequencies, 2, rows, image.channels)
+    shape = (g.frequencies, 2, rows * image.channels + SKEW)
     return Stage("input", ir.kernel({"x": image.shape, "v": shape}, body), (), shape)
 
 
 def _product_stage(frequencies, rows, c, o, weights, tile, cpu) -> Stage:
     """M = V U, complex, for each frequency: (frequency, real or imaginary, tile, output channel)."""
-    v = te.placeholder((frequencies, 2, rows, c), name="v")
+    v = te.placeholder((frequencies, 2, rows * c + SKEW), name="v")
     u = te.placeholder(weights.shape, name="u")
     k, d = te.reduce_axis((0, c), "k"), te.reduce_axis((0, 2), "d")
 
     def term(f, part, p, q):
-        value = tirx.if_then_else(part < d, -v[f, d, p, k], v[f, d, p, k])
+        value = v[f, d, p * c + k]
+        value = tirx.if_then_else(part < d, -value, value)
         return te.sum(value * u[f, q // tile.columns, k, (part + d) % 2, q % tile.columns], axis=[k, d])
 
     acc = te.compute((frequencies, 2, rows, weights.shape[1] * tile.columns), term, name="product")
@@ -281,8 +283,8 @@ def _product_stage(frequencies, rows, c, o, weights, tile, cpu) -> Stage:
     return Stage("product", te.create_prim_func([v, u, out]), (weights,), (frequencies, 2, rows, o), schedule)
 
 
-def _transform_output(site, g, m, slot, place, epilogue, b, image, y, base, width):
-    """Y = inverse DFT of m[:, :, slot], bias and activation, of ``width`` channels from ``base`` on.
+def _transform_output(site, g, m, start, place, epilogue, b, image, y, base, width):
+    """Y = inverse DFT of the window that begins at m[:, :, start], bias and activation, of ``width`` channels from ``base`` on.
 
     Columns first, then rows; only the t x t valid outputs are kept.
     """
@@ -297,7 +299,7 @@ def _transform_output(site, g, m, slot, place, epilogue, b, image, y, base, widt
             keep = scratch.lane(lane)
 
             def at(q, part):
-                return m[g.index(q, k), part, slot, base + lane]
+                return m[g.index(q, k), part, start + base + lane]
 
             count = nh // 2 + 1
             if is_real:
@@ -351,7 +353,7 @@ def _output_stage(site, g, rows, o, epilogue, cpu) -> Stage:
 
         def transform(i, ty, tx, base, width):
             slot = (i * th + ty) * tw + tx
-            _transform_output(site, g, m, slot, (i, ty, tx), epilogue, b, image, y, base, width)
+            _transform_output(site, g, m, slot * o, (i, ty, tx), epilogue, b, image, y, base, width)
 
         if channels % lanes:
             with ir.units(site.batch, th, tw) as (i, ty, tx):
@@ -361,12 +363,13 @@ def _output_stage(site, g, rows, o, epilogue, cpu) -> Stage:
                 transform(i, ty, tx, block * lanes, lanes)
 
     shape = (site.batch, *site.out_hw, channels)
-    func = ir.kernel({"m": (g.frequencies, 2, rows, o), "b": (o,), **epilogue.image(shape), "y": shape}, body)
+    func = ir.kernel({"m": (g.frequencies, 2, rows * o), "b": (o,), **epilogue.image(shape), "y": shape}, body)
     return Stage("output", func, (epilogue.padded(o),), shape)
 
 
 def _fused_stage(site, g, image, weights, tile, epilogue, cpu) -> Stage:
     frequencies, blocks, c, _, _ = weights.shape
+    columns = blocks * tile.columns
 
     def product(v, u, m, count):
         with T.serial(0, frequencies) as f, T.serial(0, blocks) as q, T.serial(0, count) as p:
@@ -375,14 +378,18 @@ def _fused_stage(site, g, image, weights, tile, epilogue, cpu) -> Stage:
                 tile.columns,
                 cpu.lanes,
                 c,
-                lambda part, i, k: v[f, part, p * tile.rows + i, k],
+                lambda part, i, k: v[f, part, (p * tile.rows + i) * c + k],
                 lambda part, k, j: u[f, q, k, part, j],
-                lambda part, i, j, e: T.buffer_store(m, e, [f, part, p * tile.rows + i, q * tile.columns + j]),
+                lambda part, i, j, e: T.buffer_store(
+                    m, e, [f, part, (p * tile.rows + i) * columns + q * tile.columns + j]
+                ),
             )
 
     def back(m, slot, place, *rest):
         ir.vectors(
-            site.out_channels, cpu.lanes, lambda *at: _transform_output(site, g, m, slot, place, epilogue, *rest, *at)
+            site.out_channels,
+            cpu.lanes,
+            lambda *at: _transform_output(site, g, m, slot * columns, place, epilogue, *rest, *at),
         )
 
     steps = (
@@ -391,5 +398,5 @@ def _fused_stage(site, g, image, weights, tile, epilogue, cpu) -> Stage:
         back,
     )
     outputs = (*site.out_hw, site.out_channels)
-    shape = site.batch, g.tiles, tile.rows, (frequencies, 2), weights, blocks * tile.columns, outputs
+    shape = site.batch, g.tiles, tile.rows, (frequencies, 2), weights, columns, outputs
     return fused.fused_stage(image, *shape, epilogue, cpu, steps)

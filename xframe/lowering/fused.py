@@ -12,7 +12,7 @@ import numpy as np
 from xframe.lowering import ir
 from xframe.lowering.ir import T
 from xframe.lowering.padding import Window
-from xframe.lowering.stage import Epilogue, Stage, pad_to
+from xframe.lowering.stage import SKEW, Epilogue, Stage, pad_to
 from xframe.lowering.target import Cpu
 
 
@@ -36,7 +36,7 @@ def fused_stage(
     cpu: Cpu,
     steps: tuple[Callable, Callable, Callable],
 ) -> Stage:
-    """The stage of all three ``steps``, whose spectra V and M have the shape (*frequencies, tile, channel).
+    """The stage of all three ``steps``, whose spectra V and M have the shape (*frequencies, tile * channels + channel).
 
     ``input(x, V, place, slot, block)`` transforms a vector of channels of the tile at ``place`` (image, row, column);
     ``product(V, U, M, tile of rows)`` multiplies ``rows`` tiles by all weights; ``output(M, slot, place, b, image, y)``
@@ -51,8 +51,8 @@ def fused_stage(
     def body(x, u, b, *rest):
         *image, y = rest
         with ir.units(-(-points // slots)) as (part,):
-            v = T.alloc_buffer((*frequencies, slots, window.channels), ir.FLOAT)
-            m = T.alloc_buffer((*frequencies, slots, columns), ir.FLOAT)
+            v = T.alloc_buffer((*frequencies, slots * window.channels + SKEW), ir.FLOAT)
+            m = T.alloc_buffer((*frequencies, slots * columns + SKEW), ir.FLOAT)
 
             def place(slot):
                 point = T.min(part * slots + slot, points - 1)  # the last part repeats the last tile

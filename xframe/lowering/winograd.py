@@ -18,6 +18,7 @@ from xframe.lowering.ir import T
 from xframe.lowering.padding import Window
 from xframe.lowering.space_to_depth import one_tap, unit, unit_weight
 from xframe.lowering.stage import (
+    SKEW,
     Epilogue,
     Stage,
     Tile,
@@ -165,7 +166,7 @@ class Winograd:
 
 
 def _transform_input(t, window, x, v, place, slot, block, lanes):
-    """v[:, slot] = B^T d B of the tile at ``place`` (image, row and column of tiles), one vector of channels."""
+    """V at ``slot`` = B^T d B of the tile at ``place`` (image, row and column of tiles), one vector of channels."""
     bh, bw = matrices(t.m[0], t.r[0])[2], matrices(t.m[1], t.r[1])[2]
     (ah, aw), (i, ty, tx) = t.a, place
     half, scratch = ir.Scratch(ah * aw, lanes), ir.Scratch(4 * ah * aw, lanes)
@@ -178,29 +179,29 @@ def _transform_input(t, window, x, v, place, slot, block, lanes):
             columns.append([store(e) for e in multiply(bh, pixels, keep)])
         for k in range(ah):
             for j, e in enumerate(multiply(bw, [column[k] for column in columns], keep)):
-                T.buffer_store(v, e, [k * aw + j, slot, channel])
+                T.buffer_store(v, e, [k * aw + j, slot * window.channels + channel])
 
 
 def _input_stage(site, t, window, rows, cpu) -> Stage:
-    """V = B^T d B of every tile: (frequency, tile, channel)."""
+    """V = B^T d B of every tile: (frequency, tile * channels + channel), and SKEW."""
     (th, tw), lanes = t.tiles, cpu.lanes
 
     def body(x, v):
         with ir.units(site.batch, th, tw, window.channels // lanes) as (i, ty, tx, block):
             _transform_input(t, window, x, v, (i, ty, tx), (i * th + ty) * tw + tx, block, lanes)
 
-    shape = (t.a[0] * t.a[1], rows, window.channels)
+    shape = (t.a[0] * t.a[1], rows * window.channels + SKEW)
     return Stage("input", ir.kernel({"x": window.shape, "v": shape}, body), (), shape)
 
 
 def _product_stage(frequencies, rows, c, o, weights, tile, cpu) -> Stage:
     """M = U V for each frequency: (frequency, tile, output channel)."""
-    v = te.placeholder((frequencies, rows, c), name="v")
+    v = te.placeholder((frequencies, rows * c + SKEW), name="v")
     u = te.placeholder(weights.shape, name="u")
     k = te.reduce_axis((0, c), "k")
     acc = te.compute(
         (frequencies, rows, weights.shape[1] * tile.columns),
-        lambda f, p, q: te.sum(v[f, p, k] * u[f, q // tile.columns, k, q % tile.columns], axis=[k]),
+        lambda f, p, q: te.sum(v[f, p * c + k] * u[f, q // tile.columns, k, q % tile.columns], axis=[k]),
         name="product",
     )
     out = te.compute((frequencies, rows, o), lambda f, p, q: acc[f, p, q], name="epilogue")
@@ -217,8 +218,8 @@ def _product_stage(frequencies, rows, c, o, weights, tile, cpu) -> Stage:
     return Stage("product", te.create_prim_func([v, u, out]), (weights,), (frequencies, rows, o), schedule)
 
 
-def _transform_output(site, t, m, slot, place, epilogue, b, image, y, lanes):
-    """Y = A^T M A of m[:, slot], bias and activation; what a last tile has too much is dropped."""
+def _transform_output(site, t, m, start, place, epilogue, b, image, y, lanes):
+    """Y = A^T M A of the tile that begins at m[:, start], bias and activation; what a last tile has too much is dropped."""
     (oh, ow), (mh, mw), (fh, fw), (i, ty, tx) = site.out_hw, t.m, t.a, place
     ah, aw = matrices(mh, t.r[0])[0], matrices(mw, t.r[1])[0]
 
@@ -228,7 +229,7 @@ def _transform_output(site, t, m, slot, place, epilogue, b, image, y, lanes):
             keep, store, finish = scratch.lane(lane), half.lane(lane), result.lane(lane)
             columns = []
             for j in range(fw):
-                products = [m[k * fw + j, slot, base + lane] for k in range(fh)]
+                products = [m[k * fw + j, start + base + lane] for k in range(fh)]
                 columns.append([store(e) for e in multiply(ah, products, keep)])
             for k in range(mh):
                 for e in multiply(aw, [column[k] for column in columns], keep):
@@ -251,15 +252,16 @@ def _output_stage(site, t, rows, o, epilogue, cpu) -> Stage:
         *image, y = rest
         with ir.units(site.batch, th, tw) as (i, ty, tx):
             slot = (i * th + ty) * tw + tx
-            _transform_output(site, t, m, slot, (i, ty, tx), epilogue, b, image, y, cpu.lanes)
+            _transform_output(site, t, m, slot * o, (i, ty, tx), epilogue, b, image, y, cpu.lanes)
 
     shape = (site.batch, *site.out_hw, site.out_channels)
-    func = ir.kernel({"m": (t.a[0] * t.a[1], rows, o), "b": (o,), **epilogue.image(shape), "y": shape}, body)
+    func = ir.kernel({"m": (t.a[0] * t.a[1], rows * o), "b": (o,), **epilogue.image(shape), "y": shape}, body)
     return Stage("output", func, (epilogue.padded(o),), shape)
 
 
 def _fused_stage(site, t, window, weights, tile, epilogue, cpu) -> Stage:
     frequencies, blocks, c, _ = weights.shape
+    columns = blocks * tile.columns
 
     def product(v, u, m, count):
         with T.serial(0, frequencies) as f, T.serial(0, blocks) as q, T.serial(0, count) as p:
@@ -268,19 +270,19 @@ def _fused_stage(site, t, window, weights, tile, epilogue, cpu) -> Stage:
                 tile.columns,
                 cpu.lanes,
                 c,
-                lambda i, k: v[f, p * tile.rows + i, k],
+                lambda i, k: v[f, (p * tile.rows + i) * c + k],
                 lambda k, j: u[f, q, k, j],
                 lambda i, j: ir.zero(),
-                lambda i, j, value: T.buffer_store(m, value, [f, p * tile.rows + i, q * tile.columns + j]),
+                lambda i, j, e: T.buffer_store(m, e, [f, (p * tile.rows + i) * columns + q * tile.columns + j]),
             )
 
     steps = (
         lambda x, v, place, slot, block: _transform_input(t, window, x, v, place, slot, block, cpu.lanes),
         product,
         lambda m, slot, place, b, image, y: _transform_output(
-            site, t, m, slot, place, epilogue, b, image, y, cpu.lanes
+            site, t, m, slot * columns, place, epilogue, b, image, y, cpu.lanes
         ),
     )
     outputs = (*site.out_hw, site.out_channels)
-    shape = site.batch, t.tiles, tile.rows, (frequencies,), weights, blocks * tile.columns, outputs
+    shape = site.batch, t.tiles, tile.rows, (frequencies,), weights, columns, outputs
     return fused.fused_stage(window, *shape, epilogue, cpu, steps)
