@@ -3,6 +3,9 @@
 import fcntl
 import json
 import os
+import shutil
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -15,6 +18,7 @@ import pytest
 from tests.tuning import planted
 from tests.tuning.planted import HOST, SITE, by_hand, task, trap
 from xframe.errors import UsageError, WorkerDied, XframeError
+from xframe.lowering.target import Cpu
 from xframe.lowering.tasks import workload_of
 from xframe.registry import LOWERINGS, Row
 from xframe.tuning import build, runner
@@ -187,3 +191,30 @@ def test_where_no_process_starts_nobody_can_measure(monkeypatch):
 def test_numbers_that_make_no_sense(arguments):
     with pytest.raises(UsageError, match="make no sense"):
         LocalRunner(HOST, **arguments)
+
+
+def test_folders_of_processes_that_are_gone_are_removed():
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    gone, own = (Path(tempfile.gettempdir()) / f"xframe-tuning-{pid}-x" for pid in (process.pid, os.getpid()))
+    for folder in (gone, own):
+        folder.mkdir()
+    try:
+        made = LocalRunner(HOST)
+        assert not gone.exists()
+        assert own.exists()
+        made.close()
+    finally:
+        shutil.rmtree(own)
+
+
+def test_more_workers_compile_beside_the_measured_cpus():
+    cpu = Cpu.host(1)
+    made = LocalRunner(cpu, workers=2)
+    try:
+        assert made.width == 2
+        of = task(cpu=cpu)
+        trials = [made.submit(of, by_hand(of, cpu)) for _ in range(4)]
+        assert [t.result().outcome for t in trials] == [OK] * 4
+    finally:
+        made.close()

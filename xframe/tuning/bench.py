@@ -1,5 +1,6 @@
 """One candidate in this process: its library loaded, its outputs judged, its product timed."""
 
+import time
 from collections import OrderedDict
 from dataclasses import dataclass
 
@@ -15,6 +16,8 @@ from xframe.tuning.timer import Copies, Subject, aligned, alternate, tensor, zer
 
 #: Bytes of a last-level cache that can't be told.
 CACHE = 32 << 20
+#: CPUs that other processes may use while a candidate is timed before it is noted; seconds that are too few to tell.
+FOREIGN, TICKS = 0.15, 0.03
 #: Bytes that copies of weights may take, and exact outputs of tasks that are not measured now.
 COPIED, KEPT = 512 << 20, 1 << 30
 
@@ -120,7 +123,25 @@ class Bench:
         library = tvm.runtime.load_module(built.path)
         candidate, by_hand = (Run(library, c, self._memories[c.tile]) for c in (built.candidate, built.by_hand))
         share = judge.share(candidate.output())
-        samples = alternate(candidate.subject(), by_hand.subject())
+        with _Others() as others:
+            samples = alternate(candidate.subject(), by_hand.subject())
         share = max(share, judge.share(candidate.output()))
-        notes = dict.fromkeys(m.copies.note for m in self._memories.values() if m.copies.note)
+        notes = dict.fromkeys(note for note in (others.note, *(m.copies.note for m in self._memories.values())) if note)
         return Measured(share, samples.seconds, samples.baseline, "; ".join(notes))
+
+
+class _Others:
+    """What other processes do within the block; ``note``: that it was too much, in words."""
+
+    def __enter__(self) -> "_Others":
+        self._busy, self._own, self._start = environment.busy_seconds(), time.process_time(), time.monotonic()
+        self.note = ""
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        busy, wall = environment.busy_seconds(), time.monotonic() - self._start
+        if busy is None or self._busy is None:
+            return
+        foreign = busy - self._busy - (time.process_time() - self._own)
+        if foreign > FOREIGN * wall + TICKS:
+            self.note = f"other processes used {foreign / wall:.1f} CPUs while it was timed"

@@ -60,7 +60,7 @@ class LocalRunner:
         self.width = workers
         self._cpu = Cpu(cpu.text, cpu.threads)  # without what it has cached, which does not travel
         self._timeout = timeout
-        self._folder = Path(tempfile.mkdtemp(prefix="xframe-tuning-"))
+        self._folder = _folder()
         pinned = environment.pinned_cpus(cpu.threads)
         others = sorted(set(environment.allowed_cpus()) - set(pinned or ()))
         self._apart = bool(pinned and others and workers > 1)
@@ -146,6 +146,25 @@ class LocalRunner:
             self._prepare(child, task, doing, function, *arguments)
         except WorkerTimeout as e:
             raise XframeError(str(e)) from e
+
+
+def _folder() -> Path:
+    """A new folder for libraries. Those of processes that were killed are removed."""
+    for path in Path(tempfile.gettempdir()).glob("xframe-tuning-*-*"):
+        owner = path.name.split("-")[2]
+        if owner.isdigit() and not _exists(int(owner)):
+            shutil.rmtree(path, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"xframe-tuning-{os.getpid()}-"))
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 @contextlib.contextmanager
