@@ -82,3 +82,15 @@ def test_a_size_that_is_computed_is_refused():
     model = network(nodes, {"x": (2, 3, 7, 9), "s": (4,)}, {"y": (2, 5, 7, 9)}, {"w": weights(5, 3, 1, 1)})
     with pytest.raises(Unsupported, match="Resize 'up': its sizes must be constants"):
         planned(model)
+
+
+@pytest.mark.parametrize("scales", [[1, 1, 2], [1, 1, 2, 0.1], [1, 1, 2, -1]], ids=str)
+def test_scales_that_do_not_fit_are_refused(scales):
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], kernel_shape=[1, 1]),
+        helper.make_node("Resize", ["c", "", "s"], ["y"], name="up"),
+    ]
+    constants = {"w": weights(5, 3, 1, 1), "s": np.array(scales, np.float32)}
+    model = network(nodes, {"x": (2, 3, 7, 9)}, {"y": (2, 5, 14, 9)}, constants)
+    with pytest.raises(Unsupported, match=r"Resize 'up': scales .* do not fit \(2, 5, 7, 9\)"):
+        planned(model)

@@ -169,8 +169,8 @@ def _axes(node, shape: tuple[int, ...], inputs, attrs, old: bool) -> list[Axis]:
             factors = [(min if policy == b"not_larger" else max)(factors)] * len(factors)
             after = [math.floor(f * b + HALF) for f, b in zip(factors, before, strict=True)]
     else:
-        factors = [_meant(s) for s in scales]
-        after = [math.floor(np.float32(s) * np.float32(b)) for s, b in zip(scales, before, strict=True)]
+        factors = [_meant(s) for s in wanted]
+        after = [math.floor(np.float32(s) * np.float32(b)) for s, b in zip(wanted, before, strict=True)]
     if min(after) < 1:
         raise misfit
     parts = [Axis.part] * len(numbers)
