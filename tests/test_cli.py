@@ -16,6 +16,14 @@ from xframe.types import Case, Measurement, Outcome, Plan
 
 ROOT = Path(__file__).resolve().parents[1]
 FAST = ["--rounds", "1", "--threads", "1", "--time-limit", "60"]
+#: The host rests between two visits, before the first of the third round, until a signal wakes it.
+RESTS = """
+import itertools, signal, time
+from xframe import measure
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell takes from what it runs in the background
+visits, settle = itertools.count(1), measure.settle
+measure.settle = lambda pids: time.sleep(600) if next(visits) == 5 else settle(pids)
+"""
 
 
 @pytest.fixture
@@ -31,10 +39,14 @@ def xframe(capsys):
     return call
 
 
-def script(*args, registered=(), **options):
-    """A command in a process of its own; ``registered`` names (table, name, class of fake_plugins)."""
+def script(*args, registered=(), before="", **options):
+    """A command in a process of its own; ``registered`` names (table, name, class of fake_plugins).
+
+    ``before``: code that is run first.
+    """
     rows = "".join(f"registry.{t}[{n!r}] = registry.Row('fake_plugins:{c}', (), 'x')\n" for t, n, c in registered)
-    code = f"import sys\nfrom xframe import registry\n{rows}from xframe.cli import main\nsys.exit(main(sys.argv[1:]))"
+    first = f"import sys\nfrom xframe import registry\n{before}{rows}"
+    code = f"{first}from xframe.cli import main\nsys.exit(main(sys.argv[1:]))"
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen([sys.executable, "-c", code, *map(str, args)], cwd=ROOT, **pipes, **options)
 
@@ -257,16 +269,17 @@ def test_devices_names_what_is_missing(xframe, plugins, monkeypatch):
 
 
 def test_ctrl_c_prints_and_keeps_the_finished_rows(plugins, tmp_path):
+    """Between two visits: one in the middle of a visit costs that row, see test_measure."""
     fakes = [("FRAMEWORKS", "pytorch", "Honest"), ("BACKENDS", "tvm", "Honest")]
     args = ["compare", "--model", "tiny", "--framework", "pytorch", "--backend", "tvm", "--lowering", "auto"]
     args += ["--rounds", "500", "--threads", "1,2", "-o", tmp_path / "out"]
-    with script(*args, registered=fakes) as process:
+    with script(*args, registered=fakes, before=RESTS) as process:
         try:
             for line in process.stderr:
                 if line.startswith("timing, round 3 "):
                     process.send_signal(signal.SIGINT)
                     break
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=120)
         finally:
             process.kill()
     assert process.returncode == 130

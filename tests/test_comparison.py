@@ -18,7 +18,7 @@ from xframe.registry import FRAMEWORKS, LOWERINGS
 from xframe.subject import Subject
 from xframe.types import ConvSite, Outcome, Plan
 
-QUICK = Budget(rounds=2, min_samples=3, min_seconds=0.0, max_seconds=0.05, open_limit=60, run_limit=5)
+QUICK = Budget(rounds=2, min_samples=3, min_seconds=0.0, max_seconds=0.05, open_limit=120, run_limit=60)
 TINY = Request("tiny", ("pytorch",), ("native", "tvm"), ("auto",), budget=QUICK, threads=(1,))
 
 

@@ -128,9 +128,9 @@ def test_a_bad_row_says_why_and_costs_no_other(job, name, outcome, words):
 
 
 def test_a_hang_is_a_timeout(job):
-    done = by_name(measure.measure([job("Hang"), job("Fine")], replace(QUICK, run_limit=0.5)))
+    done = by_name(measure.measure([job("Hang"), job("Fine")], replace(QUICK, run_limit=2)))
     assert done["Hang"].outcome == Outcome.TIMEOUT
-    assert "within 0.5 s" in done["Hang"].reason
+    assert "within 2 s" in done["Hang"].reason
     assert "waiting for a lock" in done["Hang"].environment["stderr"]
     assert done["Fine"].outcome == Outcome.OK
 
@@ -271,12 +271,19 @@ def test_second_interrupt_ends_at_once(job):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs setitimer")
-def test_a_signal_in_the_middle_of_a_step_costs_the_row_being_timed(job):
-    """A real signal while the host waits for a reply."""
+def test_a_signal_in_the_middle_of_a_step_costs_the_row_being_timed(job, monkeypatch):
+    """A real signal while the host waits for a reply: 0.1 s after it asked for a step that takes 0.4 s."""
+    next_is, send = [], measure.Worker.send
 
     def progress(case, at):
-        if at == "round 2 of 2" and case.framework == "Slow":
+        next_is[:] = [at, case.framework]
+
+    def then_a_signal(worker, cmd, **fields):
+        send(worker, cmd, **fields)
+        if cmd == "time" and next_is == ["round 2 of 2", "Slow"]:
             signal.setitimer(signal.ITIMER_REAL, 0.1)
+
+    monkeypatch.setattr(measure.Worker, "send", then_a_signal)
 
     def handler(number, frame):
         raise KeyboardInterrupt
