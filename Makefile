@@ -1,7 +1,8 @@
 # make compare            time AlexNet natively and in TVM under every lowering (ARGS="..." passes flags on)
-# make test               lint, types, tests
+# make test               lint, types, tests, several at a time (JOBS=0: one after another; ARGS="..." passes flags on)
 .PHONY: compare test lint
 ARGS ?=
+JOBS ?= auto
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v $$p; break; }; done)
 BIN := .venv/bin
@@ -11,7 +12,7 @@ compare: $(READY)
 	@$(BIN)/python scripts/compare.py --backend tvm $(ARGS)
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

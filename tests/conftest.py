@@ -1,4 +1,8 @@
-"""What several parts of the tests share: a cache folder of their own, a tiny model, plugins that do as told."""
+"""What several parts of the tests share: a cache folder of their own, a tiny model, plugins that do as told.
+
+They may run in several processes at a time, each with a cache of its own: a test must not depend on another one, nor on
+having the machine to itself.
+"""
 
 import os
 import sys
@@ -13,10 +17,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from xframe import environment
 from xframe.registry import BACKENDS, FRAMEWORKS, Row
 
 HERE = Path(__file__).parent
-hypothesis.settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
+# A busy machine is no failure.
+hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("untimed")
 TINY = """
 from xframe.types import ModelSpec, layer
@@ -26,6 +32,25 @@ SPEC = ModelSpec("tiny", (3, 8, 8), (
     layer("conv2", "conv", out=4, kernel=3, stride=3), layer("flatten", "flatten"), layer("fc", "fc", out=5),
 ))
 """
+
+#: Processes of ``-n auto`` at most, and the bytes of one: each holds every framework.
+PROCESSES, BYTES = 4, 3 << 30
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers():
+    """``-n auto``: as many processes as there are CPUs for them, and memory."""
+    free = environment.available_bytes()
+    room = PROCESSES if free is None else free // BYTES
+    return max(1, min(len(environment.allowed_cpus()), room, PROCESSES))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _cache(tmp_path_factory):
+    """No test reads or writes the user's own cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XFRAME_HOME", str(tmp_path_factory.mktemp("home")))
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")
