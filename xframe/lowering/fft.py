@@ -284,7 +284,7 @@ def _product_stage(frequencies, rows, c, o, weights, tile, cpu) -> Stage:
 
 
 def _transform_output(site, g, m, start, place, epilogue, b, image, y, base, width):
-    """Y = inverse DFT of the window that begins at m[:, :, start], bias and activation, of ``width`` channels from ``base`` on.
+    """Y = inverse DFT of the window at m[:, :, start], bias and activation, of ``width`` channels from ``base`` on.
 
     Columns first, then rows; only the t x t valid outputs are kept.
     """
@@ -373,16 +373,12 @@ def _fused_stage(site, g, image, weights, tile, epilogue, cpu) -> Stage:
 
     def product(v, u, m, count):
         with T.serial(0, frequencies) as f, T.serial(0, blocks) as q, T.serial(0, count) as p:
+            row, column = p * tile.rows, q * tile.columns
             ir.complex_tile_product(
-                tile.rows,
-                tile.columns,
-                cpu.lanes,
-                c,
-                lambda part, i, k: v[f, part, (p * tile.rows + i) * c + k],
+                *(tile.rows, tile.columns, cpu.lanes, c),
+                lambda part, i, k: v[f, part, (row + i) * c + k],
                 lambda part, k, j: u[f, q, k, part, j],
-                lambda part, i, j, e: T.buffer_store(
-                    m, e, [f, part, (p * tile.rows + i) * columns + q * tile.columns + j]
-                ),
+                lambda part, i, j, e: T.buffer_store(m, e, [f, part, (row + i) * columns + column + j]),
             )
 
     def back(m, slot, place, *rest):

@@ -16,8 +16,8 @@ from xframe.types import ConvSite
 REDUCTION = 2  # tvm.tirx.IterVar.CommReduce
 #: Register tiles that are worth a try for one product.
 ALTERNATIVES = 8
-#: float32 values, a cache line, by which a frequency's spectra are longer than they need be: without, a tile's values of
-#: all frequencies lie at multiples of a large power of two, and would share a few sets of each cache.
+#: float32 values, a cache line, by which the spectra of a frequency are longer than they need be. Without, a tile's
+#: values of all frequencies lie at multiples of a large power of two, and share a few sets of each cache.
 SKEW = 16
 #: Steps of a reduction that may stand one after the other.
 UNROLLED = (1, 2, 4)

@@ -219,7 +219,7 @@ def _product_stage(frequencies, rows, c, o, weights, tile, cpu) -> Stage:
 
 
 def _transform_output(site, t, m, start, place, epilogue, b, image, y, lanes):
-    """Y = A^T M A of the tile that begins at m[:, start], bias and activation; what a last tile has too much is dropped."""
+    """Y = A^T M A of the tile at m[:, start], bias and activation; what a last tile has too much is dropped."""
     (oh, ow), (mh, mw), (fh, fw), (i, ty, tx) = site.out_hw, t.m, t.a, place
     ah, aw = matrices(mh, t.r[0])[0], matrices(mw, t.r[1])[0]
 
