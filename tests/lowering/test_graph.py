@@ -314,13 +314,17 @@ def test_pytorchs_lrn_becomes_one_operator(tmp_path):
     assert any(v.name_hint.startswith("lrn") for v in mod.functions)
 
 
-@pytest.mark.parametrize("attrs", [{}, {"approximate": "tanh"}], ids=str)
-def test_gelu(attrs, tmp_path):
-    """Over the whole range: where it is nearly 0, nearly x, and where 1 + erf cancels."""
+@pytest.mark.parametrize(
+    ("op", "attrs"),
+    [("Tanh", {}), ("Sigmoid", {}), ("Erf", {}), ("Exp", {}), ("Gelu", {}), ("Gelu", {"approximate": "tanh"})],
+    ids=str,
+)
+def test_a_function_is_right_wherever_it_is_taken(op, attrs, tmp_path):
+    """Near zero, where 1 - exp cancels, too, and where a Gelu is nearly 0 or nearly x."""
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["c"], kernel_shape=[1, 1]),
-        helper.make_node("Gelu", ["c"], ["y"], **attrs),
-        helper.make_node("Gelu", ["x"], ["z"], **attrs),
+        helper.make_node(op, ["c"], ["y"], **attrs),
+        helper.make_node(op, ["x"], ["z"], **attrs),
     ]
     scales = np.logspace(-4, 1, 7 * 3).reshape(7, 3, 1, 1).astype(np.float32)
     model = network(nodes, {"x": (2, 3, 7, 9)}, {"y": (2, 7, 7, 9), "z": (2, 3, 7, 9)}, {"w": scales}, 20)

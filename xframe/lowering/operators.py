@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 import numpy as np
-from tvm import relax
+from tvm import relax, topi
 
 from xframe.artifact import attributes, explicit_pads
 from xframe.errors import Unsupported
@@ -174,6 +174,12 @@ def unary(op) -> Handler:
     return lower
 
 
+def tanh(g, node, inputs, attrs):
+    """As a fraction of polynomials: TVM's own is made of exp(-2x), which says nothing of a small x."""
+    x = inputs[0]
+    return [Value(g.builder.emit_te(topi.fast_tanh, x.expr, primfunc_name_hint="tanh"), x.nhwc, x.flat)]
+
+
 def nary(op) -> Handler:
     """Element-wise over any number of operands, broadcast as numpy does."""
 
@@ -282,7 +288,7 @@ OPERATORS: dict[str, Handler] = {
     "Sigmoid": unary(lambda x, a: relax.op.sigmoid(x)),
     "HardSigmoid": unary(lambda x, a: _scaled(x, a, 0.2, 0.5)),
     "HardSwish": unary(lambda x, a: relax.op.multiply(x, _scaled(x, {}, 1 / 6, 0.5))),
-    "Tanh": unary(lambda x, a: relax.op.tanh(x)),
+    "Tanh": tanh,
     "Gelu": unary(lambda x, a: relax.op.nn.gelu_tanh(x) if _is_tanh(a) else relax.op.nn.gelu(x)),
     "Erf": unary(lambda x, a: relax.op.erf(x)),
     "Exp": unary(lambda x, a: relax.op.exp(x)),
