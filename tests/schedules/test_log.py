@@ -227,6 +227,42 @@ def test_an_unreadable_file_is_refused_in_one_sentence(folder, monkeypatch):
         read(folder)
 
 
+FORBIDDEN = """
+import os, sys
+from pathlib import Path
+from tests.schedules.logs import log
+from xframe.errors import XframeError
+from xframe.schedules import find
+from xframe.schedules.log import is_log, read, write
+folder, one = Path(sys.argv[1]), log()
+if os.getuid() == 0:
+    os.setuid(65534)
+is_log(folder)
+for call in (read, find.folders, lambda folder: write(folder, one)):
+    try:
+        print("done", call(folder))
+    except XframeError as e:
+        print(type(e).__name__, e)
+"""
+
+
+@pytest.mark.parametrize("closed", ["folder", "parent"])
+def test_a_folder_that_is_closed_to_us_is_one_sentence_whatever_is_done(folder, closed):
+    saved(folder)
+    tight = folder if closed == "folder" else folder.parent
+    tight.chmod(0)
+    try:
+        with python(FORBIDDEN, folder) as process:
+            reading, listing, writing = process.communicate()[0].splitlines()
+    finally:
+        tight.chmod(0o755)
+    assert reading.startswith(
+        f"LogError the schedule log {folder} is refused: {WORKLOADS} can't be read (Permission den"
+    )
+    assert listing.startswith("LogError ")
+    assert writing.startswith(f"XframeError can't write to the folder {folder}: Permission denied; choose another one")
+
+
 def test_a_folder_without_a_log_is_refused_in_one_sentence(tmp_path):
     with pytest.raises(LogError, match=r"database_workload\.json is missing"):
         read(tmp_path / "absent")

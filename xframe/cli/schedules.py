@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as jsonlib
 import math
+import os
 import statistics
 import sys
 from collections.abc import Iterable, Iterator
@@ -42,16 +43,20 @@ def _chosen(where: list[str] | None) -> list[Path]:
 
     known: list[Path] = []
     for root in find.roots():
-        if root.is_dir():
+        if os.path.isdir(root):
             known += find.folders(root)
     if not where:
         return known
     chosen: dict[Path, None] = {}
     for text in where:
         path = Path(text)
-        found = find.folders(path) if path.is_dir() else [k for k in known if text.strip("/") in find.title(k)]
+        found = find.folders(path) if os.path.isdir(path) else [k for k in known if text.strip("/") in find.title(k)]
         if not found:
-            what = "has no schedule log in it" if path.is_dir() else "is no folder, nor part of a schedule log's name"
+            what = (
+                "has no schedule log in it"
+                if os.path.isdir(path)
+                else "is no folder, nor part of a schedule log's name"
+            )
             names = f"; there are {', '.join(map(find.title, known[:5]))}" if known else ""
             raise UsageError(f"{text} {what}{names}{', ...' if len(known) > 5 else ''}")
         chosen |= dict.fromkeys(found)
@@ -283,7 +288,10 @@ def verify(
     from dataclasses import asdict
 
     from xframe.schedules import find
-    from xframe.tuning.verify import verify as measured
+    from xframe.worker.alone import without_frameworks
+
+    with without_frameworks():  # TVM would load PyTorch
+        from xframe.tuning.verify import verify as measured
 
     progress, code = console.Progress(), 0
     with console.quiet_pipe():
@@ -302,7 +310,7 @@ def verify(
                 _lines({"log": str(folder), **asdict(v)} for v in found)
                 continue
             print(f"\n{find.title(folder)}")
-            table = _table("kernel", "verdict", "recorded us", "now us", "by hand us", "now / recorded")
+            table = _table("kernel", "verdict", "recorded us", "now us", "by hand us", "gain recorded / now")
             for v in found:
                 times = (f"{s * 1e6:.0f}" if s is not None else "-" for s in (v.recorded_s, v.now_s, v.baseline_s))
                 table.add_row(v.task, v.outcome, *times, _times(v.ratio))

@@ -31,7 +31,7 @@ def folders(root: Path) -> list[Path]:
     LogError
         There is no such folder, or it can't be listed.
     """
-    if not root.is_dir():
+    if not os.path.isdir(root):
         raise LogError(f"there is no folder {root} of schedule logs")
     return list(_folders(root, DEPTH))
 

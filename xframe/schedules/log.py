@@ -123,7 +123,7 @@ class Log:
 
 def is_log(folder: Path) -> bool:
     """Whether there is a log in ``folder``, be it a broken one."""
-    return any((folder / name).exists() or (folder / name).is_symlink() for name in (*FILES, NEXT))
+    return any(os.path.lexists(folder / name) for name in (*FILES, NEXT))
 
 
 def read(folder: Path, losses: bool = False) -> Log:
@@ -147,7 +147,7 @@ def read(folder: Path, losses: bool = False) -> Log:
 
 def _texts(folder: Path) -> dict[str, str]:
     """The three files, as they stood at one moment."""
-    if folder.is_symlink():
+    if os.path.islink(folder):
         raise LogError("its folder is a symbolic link, which is not followed")
     for _ in range(200):
         before = _stamp(folder)
@@ -282,7 +282,7 @@ def write(folder: Path, log: Log) -> None:
         _parsed(texts, losses=False)
     except LogError as e:
         raise LogError(f"the schedule log {folder} is not written: {e}") from e
-    if folder.is_symlink():
+    if os.path.islink(folder):
         raise LogError(f"the schedule log {folder} is not written: its folder is a symbolic link")
     with lock(folder), _as_error(folder):
         _settle(folder)
@@ -303,7 +303,7 @@ def write(folder: Path, log: Log) -> None:
 
 
 def _is_waiting(folder: Path) -> bool:
-    return (folder / NEXT).is_dir() and not (folder / NEXT).is_symlink()
+    return os.path.isdir(folder / NEXT) and not os.path.islink(folder / NEXT)
 
 
 def _settle(folder: Path) -> None:

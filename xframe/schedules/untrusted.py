@@ -40,7 +40,7 @@ def text_of(path: Path) -> str:
         finally:
             os.close(fd)
     except OSError as e:
-        if path.is_symlink():
+        if os.path.islink(path):
             raise LogError(f"{path.name} is a symbolic link, which is not followed") from e
         why = "is missing" if isinstance(e, FileNotFoundError) else f"can't be read ({e.strerror or e})"
         raise LogError(f"{path.name} {why}") from e
