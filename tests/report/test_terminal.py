@@ -109,7 +109,7 @@ def test_a_plan_of_several_lowerings_shows_which_it_took():
         (("tuned, logs/a",) * 3, "tuned: 3 of 3 kernels, from logs/a"),
         (
             ("fixed", "tuned, logs/a", "template"),
-            "tuned: 1 of 3 kernels, from logs/a; fixed (nothing to schedule): 3x224x224 -> 64, 11x11 /4;"
+            "tuned: 1 of 3 kernels, from logs/a; fixed (no template): 3x224x224 -> 64, 11x11 /4;"
             " template (scheduled by hand): 64x27x27 -> 192, 5x5",
         ),
         (("tuned, logs/a", "tuned, b", "tuned, b"), "tuned: 3 of 3 kernels, from logs/a (1) and b (2)"),

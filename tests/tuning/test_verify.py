@@ -73,6 +73,12 @@ def test_what_it_gained_and_gains_is_told(tmp_path):
     assert found.reason == "it gained 1.250x over the hand-written schedule, and gains 0.500x now"
 
 
+def test_what_disturbed_the_measuring_is_told_once(tmp_path):
+    runner = Runner((8.0, 10.0), (8.0, 10.0), note="other processes used 1.8 CPUs while it was timed")
+    (found,) = verify(put(tmp_path, entry(TASK)), 2, start=runner)
+    assert (found.outcome, found.reason) == (OK, "other processes used 1.8 CPUs while it was timed")
+
+
 def test_kernels_of_other_threads_have_a_runner_of_their_own(tmp_path):
     runner = Runner((8.0, 10.0), (8.0, 10.0))
     found = verify(put(tmp_path, entry(TASK), entry(OTHER)), 1, start=runner)

@@ -19,7 +19,7 @@ from xframe.types import ConvSite, Measurement, Outcome
 WIDTH = 100
 #: How the schedule of a tuned kernel begins (``SiteRecord.schedule``); its log follows.
 TUNED = "tuned, "
-_UNTUNED = {"template": "template (scheduled by hand)", "fixed": "fixed (nothing to schedule)"}
+_UNTUNED = {"template": "template (scheduled by hand)", "fixed": "fixed (no template)"}
 _STYLES = {Outcome.OK: "green", Outcome.UNSUPPORTED: "yellow", Outcome.UNAVAILABLE: "yellow"}
 
 

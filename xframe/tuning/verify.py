@@ -35,7 +35,7 @@ class Verified:
     ``recorded_s``, ``now_s``: median seconds of the kernel, in the log and now; ``baseline_s``: of the hand-written one
     now. ``ratio``: now / baseline, over the same of the log: above 1 the kernel gains less than it did. ``outcome``: OK
     within :data:`TOLERANCE`; :data:`SLOWER` or :data:`FASTER`; :data:`REFUSED`; or that of the trial that failed. All
-    but OK have a ``reason``. What was not measured is None.
+    but OK have a ``reason``; it may also say what disturbed the measuring. What was not measured is None.
     """
 
     task: str
@@ -123,8 +123,9 @@ def _verified(entry: Entry, trials: list[Trial]) -> Verified:
     outcome = OK if abs(ratio - 1) <= TOLERANCE else SLOWER if ratio > 1 else FASTER
     words = f"it gained {entry.gain:.3f}x over the hand-written schedule, and gains {1 / share:.3f}x now"
     now, baseline = median(median(t.seconds) for t in trials), median(median(t.baseline) for t in trials)
-    reason = "" if outcome == OK else words
-    return Verified(entry.task, median(entry.seconds), now, baseline, ratio, outcome, reason)
+    told = [] if outcome == OK else [words]
+    told += dict.fromkeys(t.note for t in trials if t.note)
+    return Verified(entry.task, median(entry.seconds), now, baseline, ratio, outcome, "; ".join(told))
 
 
 def _refused(entry: Entry, why: str) -> Verified:
