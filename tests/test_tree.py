@@ -134,7 +134,7 @@ def test_heavy_packages_stay_in_the_files_that_need_them(name):
         "torch": ["frameworks/pytorch"],
         "tensorflow": ["frameworks/tensorflow"],
         "jax": ["frameworks/jax"],
-        "tvm": ["lowering/", "backends/tvm"],
+        "tvm": ["lowering/", "backends/tvm", "tuning/", "fleet/"],
         "onnxruntime": ["backends/ort"],
         "openvino": ["backends/openvino"],
     }[name]
