@@ -6,6 +6,7 @@ time.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +54,7 @@ def verify(
     on_progress: Progress | None = None,
     start: Callable[[Cpu], Runner] | None = None,
 ) -> list[Verified]:
-    """Measure each record of the log in ``folder`` again, in a fresh process for each of the ``rounds``.
+    """Measure each record of the log in ``folder`` again: once a round, each round in fresh processes.
 
     Parameters
     ----------
@@ -76,24 +77,27 @@ def verify(
     if strange or stale:
         why = f"it was tuned on another kind of device ({strange}): verify it there" if strange else stale
         raise XframeError(f"the schedule log {folder} can't be verified here: {why}")
-    progress = on_progress or (lambda line: None)
-    runners: dict[int, Runner] = {}
-    found = []
-    try:
-        for number, entry in enumerate(log.entries.values(), 1):
-            progress(f"{number} of {len(log.entries)}: {entry.task}")
-            try:
-                task = Task.named(entry.task)
-            except ValueError as e:
-                found.append(_refused(entry, str(e)))
-                continue
-            if task.threads not in runners:
-                runners[task.threads] = (start or _local)(Cpu.host(task.threads))
-            found.append(_verified(entry, _trials(entry, task, rounds, runners[task.threads])))
-    finally:
-        for runner in runners.values():
-            runner.close()
-    return found
+    tasks = {name: task for name in log.entries if (task := _task(name)) is not None}
+    trials: dict[str, list[Trial]] = {name: [] for name in tasks}
+    for turn in range(1, rounds + 1):
+        going = {name: task for name, task in tasks.items() if all(t.outcome == OK for t in trials[name])}
+        with contextlib.ExitStack() as closing:
+            runners: dict[int, Runner] = {}
+            for number, (name, task) in enumerate(going.items(), 1):
+                if on_progress is not None:
+                    on_progress(f"round {turn} of {rounds}, kernel {number} of {len(going)}: {name}")
+                if task.threads not in runners:
+                    runners[task.threads] = (start or _local)(Cpu.host(task.threads))
+                    closing.callback(runners[task.threads].close)
+                point = Point(log.entries[name].tile, trace=log.entries[name].trace)
+                trials[name].append(runners[task.threads].submit(task, point).result())
+    return [_verified(entry, trials.get(name)) for name, entry in log.entries.items()]
+
+
+def _task(name: str) -> Task | None:
+    with contextlib.suppress(ValueError):
+        return Task.named(name)
+    return None
 
 
 def _local(cpu: Cpu) -> Runner:
@@ -102,17 +106,10 @@ def _local(cpu: Cpu) -> Runner:
     return LocalRunner(cpu)
 
 
-def _trials(entry: Entry, task: Task, rounds: int, runner: Runner) -> list[Trial]:
-    """One after the other, until one fails: two at a time would disturb each other."""
-    point, trials = Point(entry.tile, trace=entry.trace), []
-    for _ in range(rounds):
-        trials.append(runner.submit(task, point).result())
-        if trials[-1].outcome != OK:
-            break
-    return trials
-
-
-def _verified(entry: Entry, trials: list[Trial]) -> Verified:
+def _verified(entry: Entry, trials: list[Trial] | None) -> Verified:
+    """``trials``: those of the record, one a round; None where it is of no task."""
+    if trials is None:
+        return _refused(entry, "no lowering of this version has this kernel")
     last = trials[-1]
     if last.outcome != OK:
         return Verified(entry.task, median(entry.seconds), None, None, None, last.outcome, last.reason)
