@@ -478,3 +478,12 @@ def test_threads_write_one_after_the_other(folder):
     for t in threads:
         t.join()
     assert set(read(folder).entries) == set(names)
+
+
+def test_the_documentation_has_every_field_of_the_format(folder):
+    meta = json.loads((saved(folder) / META).read_text())
+    text = (ROOT / "docs" / "schedules.md").read_text()
+    for name in [*meta, *meta["device"], *meta["entries"][0]]:
+        assert f'"{name}": ' in text, name
+    for name in {*meta, *meta["entries"][0]} - {"entries"}:
+        assert f"`{name}`" in text, name
