@@ -176,6 +176,24 @@ def test_in_one_kernel_and_in_three(lowering, site, fused, monkeypatch):
     check(site, lowering, relu=True)
 
 
+@pytest.mark.parametrize("groups", [2, 5])
+@pytest.mark.parametrize("site", [square(1, 32, 40, 40, 3, pad=1), square(3, 5, 23, 70, 5, pad=2)], ids=lambda s: s.key)
+def test_in_groups(site, groups, monkeypatch):
+    """All threads take one group of tiles after the other through the three steps."""
+    monkeypatch.setattr(fused_stages, "pays", lambda *_: False)
+    monkeypatch.setattr(fused_stages, "in_groups", lambda *_: groups)
+    check(site, "winograd", relu=True)
+
+
+def test_groups_are_for_spectra_that_would_pass_through_memory():
+    cache = HOST.cache(3)
+    weights = np.zeros((64, 1, 128, 128), np.float32)  # 4 MiB
+    points = 4 * cache // (64 * 4 * 256)
+    assert fused_stages.in_groups(weights, points // 2, 128, 128, HOST) == 1
+    assert fused_stages.in_groups(weights, 2 * points, 128, 128, HOST) > 8
+    assert fused_stages.in_groups(np.zeros(cache // 4, np.float32), 2 * points, 128, 128, HOST) == 1
+
+
 def test_weights_are_fetched_ahead_where_they_are_read_seldom():
     """By a product of few rows, not by one whose rows pass over its weights many times."""
     lowering = registry.load(registry.LOWERINGS, "winograd")

@@ -5,8 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests.schedule_logs import entry, put
+from tests.schedule_logs import entry, put, real
 from xframe.errors import UsageError, XframeError
+from xframe.lowering.target import Cpu
+from xframe.lowering.tasks import Task
 from xframe.schedules.device import identity
 from xframe.tuning.points import OK, TIMEOUT, Point, Trial
 from xframe.tuning.verify import FASTER, REFUSED, SLOWER, verify
@@ -70,6 +72,16 @@ def test_the_share_of_the_hand_written_time_is_what_counts(tmp_path, times, outc
 def test_what_it_gained_and_gains_is_told(tmp_path):
     (found,) = verify(put(tmp_path, entry(TASK)), 1, start=Runner((16.0, 8.0)))
     assert found.reason == "it gained 1.250x over the hand-written schedule, and gains 0.500x now"
+
+
+def test_a_real_record_is_compiled_and_measured(tmp_path):
+    """Nothing faked, and nothing said of how fast it is."""
+    cpu = Cpu.host(1)
+    task = Task.named(f"{SITE.key} direct - NHWC bias+relu t1")
+    (found,) = verify(put(tmp_path, real(task, cpu), target=cpu.text), 1)
+    assert found.outcome in (OK, SLOWER, FASTER), found.reason
+    assert found.now_s > 0
+    assert found.ratio == pytest.approx(1.25 * found.now_s / found.baseline_s)
 
 
 def test_what_disturbed_the_measuring_is_told_once(tmp_path):

@@ -371,8 +371,8 @@ def _fused_stage(site, g, image, weights, tile, epilogue, cpu) -> Stage:
     frequencies, blocks, c, _, _ = weights.shape
     columns = blocks * tile.columns
 
-    def product(v, u, m, count):
-        with T.serial(0, frequencies) as f, T.serial(0, blocks) as q, T.serial(0, count) as p:
+    def product(v, u, m, count, loops):
+        with loops(frequencies, blocks) as (f, q), T.serial(0, count) as p:
             row, column = p * tile.rows, q * tile.columns
             ir.complex_tile_product(
                 *(tile.rows, tile.columns, cpu.lanes, c),

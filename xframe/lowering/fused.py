@@ -2,7 +2,8 @@
 
 Input transform, products and output transform of the whole image each pass their spectra through the outer caches.
 Where the transformed weights stay in a core's level-2 cache, it is faster to take a few tiles through all three: their
-spectra stay there, too.
+spectra stay there, too. Where the weights stay in the level-3 cache and the spectra of all tiles are many times as
+large, all threads together take groups of tiles through all three.
 """
 
 from collections.abc import Callable
@@ -23,6 +24,18 @@ def pays(weights: np.ndarray, points: int, channels: int, columns: int, cpu: Cpu
     return cpu.stay_near(weights.nbytes) and 4 * spectra > cpu.threads * cpu.cache(2)
 
 
+def in_groups(weights: np.ndarray, points: int, channels: int, columns: int, cpu: Cpu) -> int:
+    """Groups of tiles for all threads together to take through all three steps, one group after the other; 1: no gain.
+
+    The ``weights`` pass once a group, and products of groups do not fetch them ahead: seen to pay where the spectra of
+    all ``points`` are four times the level-3 cache.
+    """
+    spectra = weights.nbytes // (channels * columns) * points * (channels + columns)
+    if spectra < 4 * cpu.cache(3) or 2 * weights.nbytes > cpu.cache(3):
+        return 1
+    return -(-4 * spectra // cpu.cache(3))
+
+
 def fused_stage(
     window: Window,
     batch: int,
@@ -35,34 +48,47 @@ def fused_stage(
     epilogue: Epilogue,
     cpu: Cpu,
     steps: tuple[Callable, Callable, Callable],
+    groups: int = 0,
 ) -> Stage:
-    """The stage of all three ``steps``, whose spectra V and M have the shape (*frequencies, tile * channels + channel).
+    """The stage of all three ``steps``: a few tiles at a time in each thread, or ``groups`` that all threads share.
 
+    Spectra V and M have the shape (*frequencies, tile * channels + channel).
     ``input(x, V, place, slot, block)`` transforms a vector of channels of the tile at ``place`` (image, row, column);
-    ``product(V, U, M, tile of rows)`` multiplies ``rows`` tiles by all weights; ``output(M, slot, place, b, image, y)``
-    transforms back. ``outputs``: height, width and channels of the result.
+    ``product(V, U, M, n, loops)`` multiplies n times ``rows`` tiles by all weights, its outer ``loops`` being parallel
+    or not; ``output(M, slot, place, b, image, y)`` transforms back. ``outputs``: height, width and channels of the
+    result.
     """
     (th, tw), points = tiles, batch * tiles[0] * tiles[1]
     bytes_a_tile = 4 * int(np.prod(frequencies)) * (window.channels + columns) * rows
     together = max(1, cpu.cache(2) // 4 // bytes_a_tile)
-    slots = rows * min(together, -(-points // rows // cpu.threads))
+    slots = rows * (-(-points // rows // groups) if groups else min(together, -(-points // rows // cpu.threads)))
     transform, product, back = steps
+
+    def spectra():
+        v = T.alloc_buffer((*frequencies, slots * window.channels + SKEW), ir.FLOAT)
+        return v, T.alloc_buffer((*frequencies, slots * columns + SKEW), ir.FLOAT)
+
+    def part_of(part, v, m, x, u, b, image, y, loops):
+        def place(slot):
+            point = T.min(part * slots + slot, points - 1)  # the last part repeats the last tile
+            return point // (th * tw), point // tw % th, point % tw
+
+        with loops(slots, window.channels // cpu.lanes) as (slot, block):
+            transform(x, v, place(slot), slot, block)
+        product(v, u, m, slots // rows, loops)
+        with loops(slots) as (slot,), T.If(part * slots + slot < points), T.Then():
+            back(m, slot, place(slot), b, image, y)
 
     def body(x, u, b, *rest):
         *image, y = rest
-        with ir.units(-(-points // slots)) as (part,):
-            v = T.alloc_buffer((*frequencies, slots * window.channels + SKEW), ir.FLOAT)
-            m = T.alloc_buffer((*frequencies, slots * columns + SKEW), ir.FLOAT)
-
-            def place(slot):
-                point = T.min(part * slots + slot, points - 1)  # the last part repeats the last tile
-                return point // (th * tw), point // tw % th, point % tw
-
-            with T.serial(0, slots) as slot, T.serial(0, window.channels // cpu.lanes) as block:
-                transform(x, v, place(slot), slot, block)
-            product(v, u, m, slots // rows)
-            with T.serial(0, slots) as slot, T.If(part * slots + slot < points), T.Then():
-                back(m, slot, place(slot), b, image, y)
+        parts = -(-points // slots)
+        if groups:
+            v, m = spectra()
+            with T.serial(0, parts) as part:
+                part_of(part, v, m, x, u, b, image, y, ir.units)
+        else:
+            with ir.units(parts) as (part,):
+                part_of(part, *spectra(), x, u, b, image, y, ir.nest)
 
     shape = (batch, *outputs)
     channels = pad_to(outputs[-1], cpu.lanes)

@@ -41,6 +41,13 @@ def units(*extents: int) -> Iterator[tuple[Any, ...]]:
         yield tuple(reversed(indices))
 
 
+@contextlib.contextmanager
+def nest(*extents: int) -> Iterator[tuple[Any, ...]]:
+    """As :func:`units`, but one index after the other."""
+    with contextlib.ExitStack() as loops:
+        yield tuple(loops.enter_context(T.serial(0, n)) for n in extents)
+
+
 def vectors(length: int, lanes: int, body: Callable[[Any, int], None]) -> None:
     """``body(offset, width)`` over ``length`` contiguous elements: vectors of ``lanes``, then one of what is left."""
     if length >= lanes:

@@ -11,7 +11,7 @@ from xframe import environment
 from xframe.errors import Unsupported, UsageError
 
 #: Bytes of a data cache, by level, where the machine's can't be read: what most current cores have at least.
-CACHES = {1: 32 << 10, 2: 1 << 20}
+CACHES = {1: 32 << 10, 2: 1 << 20, 3: 16 << 20}
 #: Features, as LLVM names them, whose instructions a compiler may use wherever it likes.
 INSTRUCTIONS = {
     "sse3", "ssse3", "sse4.1", "sse4.2", "sse4a", "avx", "avx2", "fma", "fma4", "xop", "f16c", "bmi", "bmi2",
@@ -107,7 +107,8 @@ class Cpu:
         return 32 if self.has("avx512f") or self.has("neon") else 16
 
     def cache(self, level: int) -> int:
-        """Bytes of a core's data cache at ``level`` 1 or 2: this machine's, if the target is of its architecture.
+        """Bytes of a core's data cache at ``level`` 1 or 2, of the common one at 3: this machine's, if the target is of
+        its architecture.
 
         For a foreign one, or where they can't be read, :data:`CACHES`.
         """

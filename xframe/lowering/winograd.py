@@ -153,8 +153,11 @@ class Winograd:
         spectrum = np.pad(spectrum, ((0, 0), (0, c - site.in_channels), (0, 0)))
         weights = packed(spectrum, columns, tile.columns)
         window = Window.of(given, height, width, layout, cpu)
+        groups = fused.in_groups(weights, points, c, columns, cpu)
         if fused.pays(weights, points, c, columns, cpu):
             stages = [window.stage, _fused_stage(site, t, window, weights, tile, epilogue, cpu)]
+        elif groups > 1:
+            stages = [window.stage, _fused_stage(site, t, window, weights, tile, epilogue, cpu, groups)]
         else:
             stages = [
                 window.stage,
@@ -259,12 +262,12 @@ def _output_stage(site, t, rows, o, epilogue, cpu) -> Stage:
     return Stage("output", func, (epilogue.padded(o),), shape)
 
 
-def _fused_stage(site, t, window, weights, tile, epilogue, cpu) -> Stage:
+def _fused_stage(site, t, window, weights, tile, epilogue, cpu, groups=0) -> Stage:
     frequencies, blocks, c, _ = weights.shape
     columns = blocks * tile.columns
 
-    def product(v, u, m, count):
-        with T.serial(0, frequencies) as f, T.serial(0, blocks) as q, T.serial(0, count) as p:
+    def product(v, u, m, count, loops):
+        with loops(frequencies, blocks) as (f, q), T.serial(0, count) as p:
             ir.tile_product(
                 tile.rows,
                 tile.columns,
@@ -285,4 +288,4 @@ def _fused_stage(site, t, window, weights, tile, epilogue, cpu) -> Stage:
     )
     outputs = (*site.out_hw, site.out_channels)
     shape = site.batch, t.tiles, tile.rows, (frequencies,), weights, columns, outputs
-    return fused.fused_stage(window, *shape, epilogue, cpu, steps)
+    return fused.fused_stage(window, *shape, epilogue, cpu, steps, groups)
