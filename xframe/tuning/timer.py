@@ -56,15 +56,18 @@ def alternate(candidate: Subject, by_hand: Subject, clock: Callable[[], int] = c
         for subject in (candidate, by_hand):
             subject.before()
             subject.call()
-        start, look = clock(), 1
-        while len(taken[0]) < look or not _enough(*taken, clock() - start):
-            if len(taken[0]) == look > LEAST:
-                look += look // 4  # so that the cost of looking does not grow with their square
+        start, spent, look = clock(), 0, 1
+        while len(taken[0]) < LEAST or (spent < LONGEST * 1e9 and len(taken[0]) < MOST):
             for subject, samples in zip((candidate, by_hand), taken, strict=True):
                 subject.before()
                 before = clock()
                 subject.call()
                 samples.append(clock() - before)
+            spent, count = clock() - start, len(taken[0])
+            if count >= look:
+                if _enough(*taken, spent):
+                    break
+                look = count + count // 4 + 1  # so that the cost of looking does not grow with their square
     finally:
         if collecting:
             gc.enable()
@@ -73,15 +76,11 @@ def alternate(candidate: Subject, by_hand: Subject, clock: Callable[[], int] = c
 
 
 def _enough(candidate: Sequence[int], by_hand: Sequence[int], spent: int) -> bool:
-    """``spent``: nanoseconds."""
-    if not candidate:
-        return False
+    """Whether they tell before the time is over. ``spent``: nanoseconds."""
     hopeless = min(candidate) > HOPELESS * max(by_hand)
     if len(candidate) < LEAST:
         return hopeless and spent > LONGEST * 1e9 / 2
-    if hopeless or spent >= LONGEST * 1e9 or len(candidate) >= MOST:
-        return True
-    return spent >= SHORTEST * 1e9 and _stable(candidate) and _stable(by_hand)
+    return hopeless or (spent >= SHORTEST * 1e9 and _stable(candidate) and _stable(by_hand))
 
 
 def _stable(samples: Sequence[int]) -> bool:
