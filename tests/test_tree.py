@@ -14,7 +14,7 @@ from xframe import registry
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = sorted((ROOT / "xframe").rglob("*.py"))
 #: Lines of a file, and of all of xframe/. The second is raised on purpose, with a reason, never in passing.
-FILE_CEILING, TREE_CEILING = 400, 27500  # raised for schedule logs: made, kept, used, over a fleet
+FILE_CEILING, TREE_CEILING = 400, 31000  # raised for schedule logs: made, kept, used, measured over a fleet
 
 #: A module may import those of lower layers, and of its own layer only within its own folder.
 LAYERS = [
