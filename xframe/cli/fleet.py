@@ -36,9 +36,10 @@ def tracker(host: Host = "127.0.0.1", port: Annotated[int, typer.Option(help="Po
     listener = address.listen(host, [_port(port)])
     here = address.Address(host, listener.getsockname()[1])
     _warn(here)
-    print(f"tracker at {here}", flush=True)
     with processes.until_asked_to_end():
-        trackers.serve(listener)
+        serve = trackers.server()
+        print(f"tracker at {here}", flush=True)
+        serve(listener)
     return 0
 
 

@@ -156,8 +156,9 @@ def _runner(cpu: Cpu, tracker: str | None, key: str | None, workers: int | None)
     runner: Runner
     if tracker is not None and key is not None:
         from xframe.fleet.runner import FleetRunner
+        from xframe.schedules import device
 
-        runner = FleetRunner(tracker, key, workers, cpu)
+        runner = FleetRunner(tracker, key, workers, cpu, expected=device.identity())  # logs are of this device
     else:
         from xframe.tuning.runner import LocalRunner
 

@@ -10,8 +10,9 @@ import functools
 import math
 import os
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tvm import rpc
@@ -54,8 +55,9 @@ class Remote:
     """
 
     def __init__(self, grant: Grant, seconds: float):
-        self._seconds, self._session, self._running = seconds, None, False
-        self._unknown, self._stock = False, None
+        self._seconds, self._running, self._unknown = seconds, False, False
+        self._session: Any = None
+        self._stock: stock.Loaded | None = None
         with self._told():
             host, port = grant.server.host, grant.server.port
             self._session = rpc.connect(host, port, grant.matchkey, session_timeout=seconds)
@@ -164,6 +166,14 @@ def connect(
         raise
     _remote = remote
     return about
+
+
+def told(function: Callable, *arguments: Any) -> Any:
+    """What ``function`` gives, or raises of the errors above, as a value: a child tells them by outcome alone."""
+    try:
+        return function(*arguments)
+    except (Refused, Lost, Hung) as e:
+        return e
 
 
 def disconnect() -> None:

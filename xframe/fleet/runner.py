@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from xframe import registry
 from xframe.errors import Mismatch, Unavailable, UsageError, WorkerDied, WorkerTimeout, XframeError
@@ -37,7 +38,7 @@ PATIENCE = 120.0
 #: Servers that may be lost while a candidate runs before it is held to be its doing; and all that may be lost over it.
 MOST_CRASHES, MOST_LOST = 3, 10
 #: Seconds: for connecting to a server; that one may answer late; of one wait for a free one; before another is asked.
-CONNECT_S, GRACE_S, _WAIT_S, _PAUSE_S = 20.0, 15.0, 2.0, 0.5
+CONNECT_S, GRACE_S, _WAIT_S, _PAUSE_S = 20.0, 15.0, 30.0, 0.5
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,8 @@ class FleetRunner:
                 with contextlib.suppress(Lost, WorkerTimeout, WorkerDied):
                     about = self._meet(child, since).about
                     child.ask("leaving", CONNECT_S, client.disconnect)
-                    self._expected = self._expected or (about and about.identity)
+                    if self._expected is None and about is not None:
+                        self._expected = about.identity
                     return about
                 time.sleep(_PAUSE_S)
 
@@ -214,7 +216,7 @@ class FleetRunner:
                 server = self._meet(child, time.monotonic()).server
                 with self._busy():
                     limit = self._timeout + GRACE_S
-                    measured, there = child.ask(f"running at {server}", limit, client.measure, built, self._cpu)
+                    measured, there = _ask(child, f"running at {server}", limit, client.measure, built, self._cpu)
                 return measured, there, str(server)
             except Lost as e:
                 crashes, words = crashes + isinstance(e, LostRunning), str(e)
@@ -242,7 +244,7 @@ class FleetRunner:
             grant = self._granted(since)
             what = grant, self._key, self._expected, self._cpu, self._allow, self._timeout
             try:
-                about = child.ask(f"connecting to {grant.server}", CONNECT_S, client.connect, *what)
+                about = _ask(child, f"connecting to {grant.server}", CONNECT_S, client.connect, *what)
             except Refused as e:
                 self._refuse(grant.server, str(e))
                 time.sleep(_PAUSE_S)
@@ -258,13 +260,13 @@ class FleetRunner:
             self._check_able()
             trouble = ""
             try:
-                grant = self._tracker.request(self._key, _WAIT_S)
+                grant = self._tracker.request(self._key, min(self._patience, _WAIT_S), lambda: not self._unable)
             except TrackerGone as e:
                 grant, trouble = None, str(e)
                 time.sleep(_PAUSE_S)
             with self._lock:
                 idle = 0.0 if self._measuring else time.monotonic() - max(since, self._alive)
-            if idle > self._patience:
+            if idle > self._patience and (grant is None or grant.server in self._refused):
                 self._unable = trouble or self._nobody()
             elif grant is not None:
                 return grant
@@ -273,13 +275,15 @@ class FleetRunner:
         """Why there is no server, in words."""
         start = f"xframe fleet server --key {self._key} --tracker {self._tracker.address}"
         words = f"no server of {self._key} could be measured on for {self._patience:g} s"
-        if self._refused:
-            refused = "; ".join(f"{server} {why}" for server, why in self._refused.items())
-            return f"{words}: {refused}"
         try:
-            queues = self._tracker.status().queues
+            status = self._tracker.status()
         except TrackerGone as e:
             return str(e)
+        there, queues = {server for _, server in status.servers}, status.queues
+        with self._lock:
+            refused = [f"{server} {why}" for server, why in self._refused.items() if server in there]
+        if refused:
+            return f"{words}: {'; '.join(refused)}"
         here = queues.get(self._key)
         if here is not None and here.servers:
             return f"{words}: all {here.servers} that the tracker has are busy for others, or do not answer"
@@ -312,6 +316,14 @@ class FleetRunner:
             self._unable = self._unable or str(error)
         if self._unable:
             raise XframeError(self._unable) from error
+
+
+def _ask(child: Child, doing: str, limit: float, function: Callable, *arguments: Any) -> Any:
+    """As ``child.ask``; also raises Refused, Lost, LostRunning and Hung."""
+    value = child.ask(doing, limit, client.told, function, *arguments)
+    if isinstance(value, XframeError):
+        raise value
+    return value
 
 
 def _outcome(error: Exception) -> str:

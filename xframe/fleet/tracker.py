@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import contextlib
 import json
+import select
 import socket
 import struct
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from xframe.errors import Unavailable, XframeError
 from xframe.fleet.address import Address
+from xframe.worker.alone import without_frameworks
 
 _MAGIC = 0x2F271
 _SUCCESS, _REQUEST, _SUMMARY = 0, 4, 6
 #: Seconds that a tracker may take to answer what it can answer at once.
 ANSWER_S = 10.0
+#: Seconds between two looks at whether an answer is still wanted.
+_GLANCE_S = 0.2
 #: Bytes of the largest answer that is read.
 _MOST_BYTES = 16 << 20
 
@@ -59,18 +65,19 @@ class Tracker:
     def __init__(self, address: Address):
         self.address = address
 
-    def request(self, key: str, seconds: float) -> Grant | None:
-        """A server of ``key``, as soon as one is free; None when none was for so many seconds.
+    def request(self, key: str, seconds: float, wanted: Callable[[], bool] = lambda: True) -> Grant | None:
+        """A server of ``key``, as soon as one is free; None when none was for so many seconds or is ``wanted`` no more.
 
-        Raises TrackerGone.
+        A request that is given up may cost its server some seconds, which wait for whoever asked: so few long ones are
+        better than many short ones. Raises TrackerGone.
         """
+        deadline = time.monotonic() + seconds
         with self._connected() as connection:
             _send(connection, [_REQUEST, key, "", 1])
-            connection.settimeout(seconds)
-            try:
-                answer = _receive(connection)
-            except TimeoutError:
-                return None
+            while not select.select([connection], [], [], min(_GLANCE_S, seconds))[0]:
+                if time.monotonic() > deadline or not wanted():
+                    return None
+            answer = _receive(connection)
         try:
             code, (host, port, matchkey) = answer
             if code == _SUCCESS:
@@ -140,13 +147,14 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
     return data
 
 
-def serve(listener: socket.socket) -> None:
-    """Be TVM's tracker at ``listener``, in this thread, until an exception ends it.
+def server() -> Callable[[socket.socket], None]:
+    """What is TVM's tracker at a listening socket, in the thread that calls it, until an exception ends it.
 
-    Raises Unavailable where TVM or tornado is not installed.
+    Imports TVM. Raises Unavailable where TVM or tornado is not installed.
     """
     try:
-        from tvm.rpc import base, tracker
+        with without_frameworks():
+            from tvm.rpc import base, tracker
     except ImportError as e:
         raise Unavailable(f"TVM's RPC tracker can't be imported ({e}): pip install 'xframe-eval[tune]'") from e
-    tracker._tracker_server(listener, base.random_key("tracker"))
+    return lambda listener: tracker._tracker_server(listener, base.random_key("tracker"))
