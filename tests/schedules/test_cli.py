@@ -124,8 +124,8 @@ def test_merge_takes_the_better_records(xframe, root, tmp_path):
     )
     code, out, err = xframe("merge", tmp_path / "theirs")
     assert (code, err) == (0, [])
-    assert ": took 2 records into " in out
-    assert out.endswith(", now 3 kernels\n")
+    assert " took 2 records, " in out
+    assert out.endswith("now it has 3\n")
     assert read(root / device.identity().slug / "net-b1" / "direct").entries[task()].session == "elsewhere"
 
 
@@ -145,7 +145,7 @@ def test_merge_tells_what_it_can_not_take_and_takes_the_rest(xframe, root, tmp_p
     assert code == 1
     assert ["not whole JSON" in err[0], "different versions of TVM" in err[1]] == [True, True]
     assert len(err) == 2
-    assert "a-b1/direct: took 1 records into" in out
+    assert "a-b1/direct took 1 record, now it has 1" in out
 
 
 def test_prune_tells_and_drops(xframe, root):

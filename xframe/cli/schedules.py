@@ -227,7 +227,8 @@ def merge(
     if into is None and not roots:
         raise UsageError("there is no folder of schedule logs to merge into: name one with --into")
     root = into or roots[0]
-    rows, failed = [], 0
+    rows: list[dict[str, Any]] = []
+    failed = 0
     for source in sources:
         found = find.folders(source)
         if not found:
@@ -246,7 +247,7 @@ def merge(
         if json:
             _lines(rows)
         for row in [] if json else rows:
-            print(f"{row['log']}: took {row['taken']} records into {row['into']}, now {row['kernels']} kernels")
+            print(f"{row['log']}: {row['into']} took {_count(row['taken'], 'record')}, now it has {row['kernels']}")
     return failed
 
 
@@ -274,7 +275,7 @@ def prune(where: Where = None, dry_run: DryRun = False, json: options.Json = Fal
                 else:
                     print(f"{find.title(folder)}: {one.task}: {one.reason}")
         if not json:
-            print(f"{count} record{'' if count == 1 else 's'} {'would be ' if dry_run else ''}dropped")
+            print(f"{_count(count, 'record')} {'would be ' if dry_run else ''}dropped")
     return failed
 
 
@@ -323,6 +324,10 @@ def verify(
 
 #: Exit codes of verdicts; all others are 1. WRONG: outputs beyond their bound.
 _EXIT = {"OK": 0, "FASTER": 0, "WRONG": 3}
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _times(ratio: float | None) -> str:
