@@ -1,5 +1,6 @@
 """The cost model: it ranks what it has not seen, says nothing from too little, and tells how to get XGBoost."""
 
+import json
 import random
 import sys
 
@@ -11,18 +12,19 @@ from xframe.errors import Unavailable
 from xframe.tuning.cost import FEWEST, Cost, features, ratio
 from xframe.tuning.points import CRASHED, Point, Trial
 
+SPACES = Spaces()
+
 
 @pytest.fixture(scope="module")
 def points():
     """All points of the synthetic space, shuffled."""
-    spaces = Spaces()
-    found = [p for tile in TILES for p in spaces[tile].points]
+    found = [p for tile in TILES for p in SPACES[tile].points]
     random.Random(0).shuffle(found)
     return found
 
 
 def learnt(trials, **how):
-    cost = Cost(lambda tile: Spaces()[tile].work, **how)
+    cost = Cost(lambda tile: SPACES[tile].work, **how)
     cost.learn(trials)
     return cost
 
@@ -82,9 +84,24 @@ def test_the_same_trials_make_the_same_model(points):
     assert (one == other).all()
 
 
-def test_traces_are_no_points_of_the_template():
-    trials = [Trial(Point((8, 2), trace=str(i)), "OK", seconds=(1.0,), baseline=(1.0,)) for i in range(32)]
-    assert not learnt(trials).ready
+def test_it_learns_the_decisions_of_traces():
+    """One tile size matters; compute locations are -1 where they are inlined; designs are told apart."""
+
+    def trace(kinds, sizes, place):
+        instructions = [[kind, [], [], []] for kind in kinds] + [["EnterPostproc", [], [], []]]
+        post = [["Parallel", [], [], []]] * sizes[1]  # differs by decisions, and is no other design
+        return Point((8, 2), trace=json.dumps([instructions + post, [[0, sizes], [1, place]]]))
+
+    tiled, other = (
+        ["SamplePerfectTile", "SampleComputeLocation"],
+        ["SamplePerfectTile", "SampleComputeLocation", "Fuse"],
+    )
+    sizes = [[32 // n, n] for n in (1, 2, 4, 8, 16, 32)]
+    found = [(trace(k, s, p), s[1], k) for k in (tiled, other) for s in sizes for p in (-1, 0, 1, 2)]
+    random.Random(0).shuffle(found)
+    trials = [Trial(p, "OK", seconds=(n * (2.0 if k == other else 1.0),), baseline=(1.0,)) for p, n, k in found]
+    predicted = learnt(trials[:32]).predict([p for p, _, _ in found[32:]])
+    assert np.corrcoef(predicted, [np.log(ratio(t)) for t in trials[32:]])[0, 1] > 0.9
 
 
 def test_a_knob_that_a_tile_does_not_have_is_missing(points):

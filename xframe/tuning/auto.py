@@ -13,7 +13,6 @@ import math
 import random
 import sys
 import types
-from collections.abc import Iterator
 from functools import cached_property
 
 from tvm import IRModule, s_tir
@@ -21,12 +20,13 @@ from tvm.s_tir.schedule import Trace
 
 from xframe.lowering.target import Cpu
 from xframe.lowering.tasks import Task, trace_of
-from xframe.tuning.cost import ratio
 from xframe.tuning.points import Point
-from xframe.tuning.search import EVOLUTIONARY, PARENTS, Search, Tiles, product
+from xframe.tuning.search import EVOLUTIONARY, REPLAY, Search, Tiles, product
 
 #: Draws in a row that may give nothing new before the space counts as exhausted: many fail TVM's own checks.
 DRAWS = 64
+#: Children of a round: each is a schedule that is made.
+CHILDREN = 16
 #: Decisions of a trace that a child makes anew, at most.
 MUTATED = 2
 #: What makes random schedules invalid: TVM's scheduling errors, and sizes that its C++ refuses.
@@ -35,7 +35,7 @@ REFUSED = (RuntimeError, ValueError, TypeError)
 
 def points(task: Task, cpu: Cpu, n: int, seed: int = 0) -> list[Point]:
     """``n`` random points of MetaSchedule's space, of the hand-written register tile; fewer where it has no more."""
-    search = AutoSearch(task, cpu, "replay", seed)
+    search = AutoSearch(task, cpu, REPLAY, seed)
     _, *found = search.propose(n + 1)
     return found
 
@@ -43,15 +43,17 @@ def points(task: Task, cpu: Cpu, n: int, seed: int = 0) -> list[Point]:
 class AutoSearch(Search):
     """A :class:`~xframe.tuning.search.Search` of MetaSchedule's space, which begins with the template by hand, too.
 
-    ``evolutionary`` makes new decisions in the best traces so far; there is no cost model of traces.
+    ``evolutionary`` makes new decisions in the best traces so far.
     """
+
+    _children = CHILDREN
 
     def __init__(self, task: Task, cpu: Cpu, strategy: str = EVOLUTIONARY, seed: int = 0, spaces: Tiles | None = None):
         super().__init__(task, cpu, strategy, seed, spaces)
         self._tile = self.spaces.tiles[0]
         stage = product(task, cpu, self._tile)
         assert stage is not None  # else there were no spaces
-        self._evolves, self._designs = strategy == EVOLUTIONARY, Designs(IRModule({"main": stage.func}), cpu)
+        self._designs = Designs(IRModule({"main": stage.func}), cpu)
 
     @property
     def size(self) -> float:
@@ -65,18 +67,12 @@ class AutoSearch(Search):
                 return point
         return None
 
-    def _promising(self, rng: random.Random) -> Iterator[Point]:
-        """Children of the best traces that were not tried, without end while there are any."""
-        traces = [p for p in self._measured if p.trace]
-        parents = sorted(traces, key=lambda p: ratio(self._measured[p]))[:PARENTS]
-        if not self._evolves or len(parents) < PARENTS:
-            return
-        odds = [1 / (1 + rank) for rank in range(len(parents))]
-        for _ in range(DRAWS):
-            (parent,) = rng.choices(parents, odds)
-            point = self._point(self._designs.mutated(str(parent.trace), rng))
-            if point and point not in self._tried:
-                yield point
+    def _belongs(self, point: Point) -> bool:
+        return point.trace is not None
+
+    def _child(self, mother: Point, father: Point, rng: random.Random) -> Point | None:
+        """Traces have one parent: those of two designs have no decisions in common."""
+        return self._point(self._designs.mutated(str(mother.trace), rng))
 
     def _point(self, sch: s_tir.Schedule | None) -> Point | None:
         return Point(self._tile, trace=trace_of(sch)) if sch else None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import math
 import statistics
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -29,8 +32,11 @@ def features(point: Point, work: float) -> dict[str, float]:
     """What may make ``point`` fast or slow, by name, sizes as powers of two.
 
     ``work``: multiply-adds of its product, with those that only fill its last tiles. Derived ones are proportional to
-    what their names say; the constants that are missing are the same for all points of a task.
+    what their names say; the constants that are missing are the same for all points of a task. A trace is made of its
+    decisions.
     """
+    if point.trace is not None:
+        return _decisions(point.trace)
     (rows, vectors), knobs = point.tile, dict(point.knobs)
     found = {
         "rows": math.log2(rows),
@@ -45,6 +51,19 @@ def features(point: Point, work: float) -> dict[str, float]:
         found["rows of a part"] = math.log2(knobs["rows"] * rows)
     if "steps" in knobs:
         found["lines a fetch"] = math.log2(1 + knobs.get("fetch", 1) * knobs["steps"] * rows * vectors)
+    return found
+
+
+def _decisions(trace: str) -> dict[str, float]:
+    """The numbers that a trace, JSON, decides, by the design that they belong to: its instructions before the post-
+    processing, which follows from them."""
+    instructions, decisions = json.loads(trace)
+    kinds = itertools.takewhile(lambda kind: kind != "EnterPostproc", (inst[0] for inst in instructions))
+    design = f"design {zlib.crc32(' '.join(kinds).encode()):08x}"
+    found = {design: 1.0}
+    for at, decided in decisions:
+        for i, value in enumerate(decided if isinstance(decided, list) else [decided]):
+            found[f"{design} {at}.{i}"] = math.log2(2 + value)
     return found
 
 
@@ -73,10 +92,9 @@ class Cost:
         self._model = None
 
     def learn(self, trials: Sequence[Trial]) -> None:
-        """Take in more trials. Failed ones count as slow; points of another space than the template's do not count."""
+        """Take in more trials. Failed ones count as slow."""
         for trial in trials:
-            if trial.point.trace is None:
-                self._measured[trial.point] = math.log(ratio(trial)) if trial.outcome == OK else None
+            self._measured[trial.point] = math.log(ratio(trial)) if trial.outcome == OK else None
         self._model = None
 
     @property

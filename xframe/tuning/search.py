@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -24,8 +24,9 @@ from xframe.tuning.points import OK, Point, Trial
 #: points at random; it learns nothing.
 EVOLUTIONARY, REPLAY = "evolutionary", "replay"
 STRATEGIES = (EVOLUTIONARY, REPLAY)
-#: Parents are so many of the best measured points; a round makes so many children; so many of them have two parents.
-PARENTS, CHILDREN, CROSSED = 8, 64, 0.3
+#: Parents are so many of the best measured points; a round makes so many children in so many attempts each; so many of
+#: them have two parents.
+PARENTS, CHILDREN, ATTEMPTS, CROSSED = 8, 64, 4, 0.3
 #: The share of points by chance, whatever was learnt.
 CHANCE = 0.2
 
@@ -170,6 +171,8 @@ class Search:
         The strategy learns, and XGBoost is not installed.
     """
 
+    _children = CHILDREN
+
     def __init__(self, task: Task, cpu: Cpu, strategy: str = EVOLUTIONARY, seed: int = 0, spaces: Tiles | None = None):
         if strategy not in STRATEGIES:
             raise UsageError(f"there is no search strategy {strategy!r}: there are {' and '.join(STRATEGIES)}")
@@ -234,27 +237,32 @@ class Search:
                 return rng.choice(left)
         return None
 
-    def _promising(self, rng: random.Random) -> Iterable[Point]:
+    def _promising(self, rng: random.Random) -> list[Point]:
         """Children of the best points that were not tried, best first; none while too little is known."""
         if self._cost is None or not self._cost.ready:
             return []
-        known = [p for p in self._measured if p.tile in self.spaces.tiles and p in self.spaces[p.tile]]
-        parents = sorted(known, key=lambda p: ratio(self._measured[p]))[:PARENTS]
-        if not parents:
-            return []
+        parents = sorted(filter(self._belongs, self._measured), key=lambda p: ratio(self._measured[p]))[:PARENTS]
         odds = [1 / (1 + rank) for rank in range(len(parents))]
         children: dict[Point, None] = {}
-        for _ in range(4 * CHILDREN):
+        for _ in range(ATTEMPTS * self._children if parents else 0):
             mother, father = rng.choices(parents, odds, k=2)
-            child = self._crossed(mother, father, rng) if rng.random() < CROSSED else self._mutated(mother, rng)
+            child = self._child(mother, father, rng)
             if child and child not in self._tried:
                 children[child] = None
-            if len(children) == CHILDREN:
+            if len(children) == self._children:
                 break
         predicted = self._cost.predict(list(children)) if children else None
         if predicted is None:
             return []
         return [child for _, child in sorted(zip(predicted, children, strict=True), key=lambda pair: pair[0])]
+
+    def _belongs(self, point: Point) -> bool:
+        """Whether a measured point is of this space, so that it can be a parent."""
+        return point.tile in self.spaces.tiles and point in self.spaces[point.tile]
+
+    def _child(self, mother: Point, father: Point, rng: random.Random) -> Point | None:
+        """A point like them; None where it turns out to be none."""
+        return self._crossed(mother, father, rng) if rng.random() < CROSSED else self._mutated(mother, rng)
 
     def _mutated(self, point: Point, rng: random.Random) -> Point | None:
         """``point`` with one choice made anew: its tile or a knob, half of the time one step up or down."""
