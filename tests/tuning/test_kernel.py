@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.tuning.fake import FakeRunner, crashes, samples, task
-from xframe.tuning.kernel import ATTEMPTS, FINALISTS, REPEATS, Kernel, beyond_noise
+from xframe.tuning.kernel import ATTEMPTS, FINALISTS, MOST_REPEATS, REPEATS, Kernel, beyond_noise, gain
 from xframe.tuning.points import OK, Point, Trial
 
 HAND, *OTHERS = [Point((6, 2), (("unroll", u), ("rows", n))) for n in range(7) for u in (1, 2, 4)]
@@ -25,9 +25,9 @@ class Listed:
         self.learned += trials
 
 
-def finished(ratio, share=20, points=(HAND, *OTHERS), known=(), width=1):
+def finished(ratio, share=20, points=(HAND, *OTHERS), known=(), width=1, runner=FakeRunner):
     """A kernel that was measured to its end by a runner with these times, and what was asked for."""
-    runner, search = FakeRunner(ratio), Listed(points)
+    runner, search = runner(ratio), Listed(points)
     kernel, asked, waiting = Kernel(task(), lambda: search), [], []
     for trial, confirms in known:
         kernel.take(trial, confirms)
@@ -83,12 +83,37 @@ def test_no_point_is_tried_twice_and_an_exhausted_space_is_no_error():
 
 
 def test_what_is_within_noise_stays_out():
-    noisy = replace(Trial(HAND, OK), seconds=samples(0.99, 0.02), baseline=samples(1.0, 0.02)[::-1])
-    quiet = replace(noisy, seconds=samples(0.99), baseline=samples(1.0))
+    noisy = replace(Trial(HAND, OK), seconds=samples(0.95, 0.02), baseline=samples(1.0, 0.02)[::-1])
+    quiet = replace(noisy, seconds=samples(0.95), baseline=samples(1.0))
     assert beyond_noise(quiet)
     assert not beyond_noise(noisy)
+    assert beyond_noise(replace(noisy, seconds=noisy.seconds * 9, baseline=noisy.baseline * 9))  # known well enough
+    assert not beyond_noise(replace(quiet, seconds=samples(0.99)))  # known, and worth nothing
     assert not beyond_noise(replace(quiet, seconds=quiet.baseline))
     assert not beyond_noise(replace(quiet, seconds=quiet.baseline, baseline=quiet.seconds))
+
+
+@pytest.mark.parametrize(("faster", "times"), [(0.8, REPEATS), (0.93, 3), (0.95, MOST_REPEATS)])
+def test_what_noise_leaves_open_is_measured_more_often(faster, times):
+    class Noisy(FakeRunner):
+        def _trial(self, task, point):
+            trial = super()._trial(task, point)
+            middle = trial.seconds[1]
+            return replace(trial, seconds=samples(middle, 0.03), baseline=samples(trial.baseline[1], 0.03)[::-1])
+
+    kernel, asked, _ = finished(table(r2=faster), runner=Noisy)
+    again = [p for p, confirms in asked if confirms and p == OTHERS[6]]
+    assert len(again) == times
+    assert (kernel.decision.best is not None) == (times < MOST_REPEATS)
+
+
+def test_load_that_comes_and_goes_is_no_gain():
+    """A ratio of medians would see one of 10."""
+    load = (1.0,) * 4 + (10.0,) * 6
+    calm = (1.0,) * 6 + (10.0,) * 4
+    trial = Trial(HAND, OK, seconds=calm, baseline=load)
+    assert gain(trial) == 1.0
+    assert not beyond_noise(trial)
 
 
 def test_what_was_fast_only_once_stays_out():
