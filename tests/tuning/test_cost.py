@@ -97,7 +97,7 @@ def test_it_learns_the_decisions_of_traces():
         ["SamplePerfectTile", "SampleComputeLocation", "Fuse"],
     )
     sizes = [[32 // n, n] for n in (1, 2, 4, 8, 16, 32)]
-    found = [(trace(k, s, p), s[1], k) for k in (tiled, other) for s in sizes for p in (-1, 0, 1, 2)]
+    found = [(trace(k, s, p), s[1], k) for k in (tiled, other) for s in sizes for p in (-2, -1, 0, 1, 2)]
     random.Random(0).shuffle(found)
     trials = [Trial(p, "OK", seconds=(n * (2.0 if k == other else 1.0),), baseline=(1.0,)) for p, n, k in found]
     predicted = learnt(trials[:32]).predict([p for p, _, _ in found[32:]])

@@ -172,3 +172,9 @@ def test_after_any_number_of_known_trials_it_ends_as_if_never_stopped(count):
     kernel, rest, _ = finished(ratio, known=known)
     assert [*asked[:count], *rest] == asked
     assert kernel.decision.best.point == OTHERS[6]
+
+
+def test_the_hand_written_schedule_does_not_beat_itself():
+    kernel, asked, _ = finished(lambda task, point: 0.9 if point == HAND else 1.0)
+    assert kernel.decision.best is None
+    assert not any(confirms for _, confirms in asked)

@@ -384,3 +384,12 @@ def test_a_request_without_sense_is_refused_before_anything(out, options, error,
     with pytest.raises(error, match=words):
         run(out, runner, **options)
     assert runner.asked == []
+
+
+def test_what_disturbed_trials_is_told(out):
+    class Disturbed(FakeRunner):
+        def _trial(self, task, point):
+            return replace(super()._trial(task, point), note="other processes used 1.5 CPUs")
+
+    report = run(out, Disturbed())
+    assert report.notes == ("52 of 52 trials have a remark, the last: other processes used 1.5 CPUs",)

@@ -63,7 +63,7 @@ def _decisions(trace: str) -> dict[str, float]:
     found = {design: 1.0}
     for at, decided in decisions:
         for i, value in enumerate(decided if isinstance(decided, list) else [decided]):
-            found[f"{design} {at}.{i}"] = math.log2(2 + value)
+            found[f"{design} {at}.{i}"] = math.log2(3 + value)  # a place to compute at is a loop, or -1, or -2
     return found
 
 

@@ -185,7 +185,8 @@ class Kernel:
 
     def _to_confirm(self) -> deque[Point]:
         """The finalists, all of them once, then again; then, if none is sure to gain, those that may."""
-        faster = sorted((t for t in self.trials if t.outcome == OK and gain(t) > 1), key=gain, reverse=True)
+        others = [t for t in self.trials if t.outcome == OK and t.point != self.trials[0].point]  # the first is by hand
+        faster = sorted((t for t in others if gain(t) > 1), key=gain, reverse=True)
         points = [t.point for t in faster[:FINALISTS]]
         again = {p: self.confirmations.get(p, []) for p in points}
         due = deque(p for turn in range(REPEATS) for p in points if len(again[p]) <= turn)

@@ -144,6 +144,7 @@ class _Session:
     settled: set[str] = field(default_factory=set)
     measured: int = 0
     cpu_s: float = 0.0
+    remarks: list[str] = field(default_factory=list)
 
     def run(self, on_progress: Progress) -> Report:
         self.began, self.own_s = time.monotonic(), _own_cpu_seconds()
@@ -207,6 +208,7 @@ class _Session:
                     continue
                 self.measured += 1
                 self.cpu_s += trial.cpu_s
+                self.remarks += [trial.note] if trial.note else []
                 kept = asdict(trial) if confirms else journal.plain(trial)
                 name, origin = kernel.task.name, self.origins.get(kernel.task.name, {}).get(trial.point)
                 self.journal.append(journal.TRIAL, task=name, confirms=confirms, origin=origin, trial=kept)
@@ -305,7 +307,10 @@ class _Session:
                 )
             )
         seconds, cpu_s = time.monotonic() - self.began, _own_cpu_seconds() - self.own_s + self.cpu_s
-        return Report(tuple(rows), tuple(self.logs.written), tuple(self.notes), self.measured, seconds, cpu_s)
+        notes = list(self.notes)
+        if self.remarks:
+            notes.append(f"{len(self.remarks)} of {self.measured} trials have a remark, the last: {self.remarks[-1]}")
+        return Report(tuple(rows), tuple(self.logs.written), tuple(notes), self.measured, seconds, cpu_s)
 
 
 class _Logs:
