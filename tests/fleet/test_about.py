@@ -37,6 +37,7 @@ def test_it_is_read_as_it_was_written(about):
         {"threads": True},
         {"threads": "2"},
         {"tvm": None},
+        {"sources": 1},
     ],
 )
 def test_what_can_not_be_read(about, change):
@@ -72,6 +73,8 @@ def test_more_or_fewer_cores_are_the_same_device(about):
 def test_what_it_can_not_run_is_refused(about):
     with pytest.raises(Refused, match=r"has TVM 0\.1"):
         replace(about, tvm="0.1").check("zen", None, CPU)
+    with pytest.raises(Refused, match="has another version of xframe"):
+        replace(about, sources="0").check("zen", None, CPU)
     with pytest.raises(Refused, match="1 threads at most, and 2 are asked for"):
         about.check("zen", None, Cpu.host(2))
     with pytest.raises(Refused, match=r"lacks instructions of the target .*: .*avx.*; give --target 'llvm -mcpu="):

@@ -259,16 +259,18 @@ def test_after_its_end(fleet):
     assert not runner._folder.exists()
 
 
-def test_all_servers_gone(fleet, runner, of, points, monkeypatch):
-    """The last test of the fleet: one error for all that waits, and for whatever comes."""
+def test_all_servers_gone(fleet, of, points, monkeypatch):
+    """One error for all that waits, and for whatever comes."""
 
     def end(server):
         for address in fleet.servers:
             fleet.kill(address)
 
-    harm_what_is_met(monkeypatch, end)
-    monkeypatch.setattr(runner, "_patience", 2.0)
-    errors = {str(f.exception()) for f in [runner.submit(of, p) for p in points]}
-    with pytest.raises(XframeError, match=f"no server of {KEY} could be measured on for 2 s: the tracker") as error:
-        runner.submit(of, points[0])
+    with running(fleet, KEY, workers=2, patience=2.0) as runner:
+        harm_what_is_met(monkeypatch, end)
+        errors = {str(f.exception()) for f in [runner.submit(of, p) for p in points]}
+        with pytest.raises(XframeError, match=f"no server of {KEY} could be measured on for 2 s: the tracker") as error:
+            runner.submit(of, points[0])
     assert errors == {str(error.value)}
+    fleet.servers.clear()
+    fleet.start_servers(3)

@@ -72,7 +72,7 @@ def supervised(tmp_path):
     process.communicate()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_it_ends_cleanly_when_asked(supervised, number):
     process, numbers = supervised
     pids = numbers()

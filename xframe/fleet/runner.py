@@ -107,8 +107,10 @@ class FleetRunner:
         self._timeout, self._patience, self._expected, self._allow = timeout, patience, expected, allow_unknown
         self._say = say or (lambda line: print(line, file=sys.stderr, flush=True))
         build.check_compiler()
-        queue_now = self._tracker.status().queues.get(key)  # a wrong address is told at once
-        self.width = workers = workers or 1 + (queue_now.servers if queue_now else 0)
+        there = self._tracker.status().queues.get(key)  # a wrong address is told at once
+        if there is None or not there.servers:
+            self._say(f"the tracker at {tracker} has no server of {key} yet: waiting for one")
+        self.width = workers = workers or 1 + (there.servers if there else 0)
         self._lock = threading.Lock()
         self._unable, self._measuring, self._refused = "", 0, dict[Address, str]()
         self._alive = time.monotonic()

@@ -33,6 +33,7 @@ def serve(
     import tvm_ffi
     from tvm.rpc import server
 
+    server.logger.setLevel("WARNING")  # it tells of each session in five lines
     for name, function in functions.items():
         tvm_ffi.register_global_func(name, function, override=True)
     port, home = listener.getsockname()[1], os.getcwd()

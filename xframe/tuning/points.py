@@ -57,7 +57,10 @@ class Runner(Protocol):
     width: int
 
     def submit(self, task: Task, point: Point) -> Future[Trial]:
-        """Measure ``point``; the future always ends in a Trial. Raises XframeError when nobody can measure any more."""
+        """Measure ``point``; the future ends in its one Trial.
+
+        Raises XframeError when nobody can measure any more; the futures of points under way then may, too.
+        """
 
     def close(self) -> None:
         """End all processes."""
