@@ -68,7 +68,9 @@ def fused_stage(
         v = T.alloc_buffer((*frequencies, slots * window.channels + SKEW), ir.FLOAT)
         return v, T.alloc_buffer((*frequencies, slots * columns + SKEW), ir.FLOAT)
 
-    def part_of(part, v, m, x, u, b, image, y, loops):
+    def part_of(part, held, x, u, b, image, y, loops):
+        v, m = held
+
         def place(slot):
             point = T.min(part * slots + slot, points - 1)  # the last part repeats the last tile
             return point // (th * tw), point // tw % th, point % tw
@@ -83,12 +85,12 @@ def fused_stage(
         *image, y = rest
         parts = -(-points // slots)
         if groups:
-            v, m = spectra()
+            shared = spectra()
             with T.serial(0, parts) as part:
-                part_of(part, v, m, x, u, b, image, y, ir.units)
+                part_of(part, shared, x, u, b, image, y, ir.units)
         else:
             with ir.units(parts) as (part,):
-                part_of(part, *spectra(), x, u, b, image, y, ir.nest)
+                part_of(part, spectra(), x, u, b, image, y, ir.nest)
 
     shape = (batch, *outputs)
     channels = pad_to(outputs[-1], cpu.lanes)
