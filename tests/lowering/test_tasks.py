@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.lowering.test_convolutions import conv_network, everywhere
-from xframe.lowering import pipeline
+from xframe.lowering import fused, pipeline
 from xframe.lowering.target import Cpu
 from xframe.lowering.tasks import Task, trace_of, workload_of
 from xframe.types import ConvSite, Tuned
@@ -95,3 +95,11 @@ def test_what_names_no_task_is_refused(model, change):
     (task,) = pipeline.tasks(model, everywhere("direct", SITE), HOST)
     with pytest.raises(ValueError, match=r"not |no such"):
         Task.named(task.name.replace(*change))
+
+
+def test_a_tile_that_leads_to_another_kernel_is_refused(model, monkeypatch):
+    """Packed for another tile, weights may fit where one kernel takes all steps, which has no template."""
+    tuned = record(model, "winograd", {})
+    monkeypatch.setattr(fused, "pays", lambda weights, *_: weights.shape[-1] == 16 * tuned.tile[1])
+    (site,) = sites(model, "winograd", tuned)
+    assert "there is no template" in site.schedule

@@ -111,7 +111,9 @@ def define(task: Task, weight: np.ndarray, bias: np.ndarray, cpu: Cpu, tuned: Tu
         return _refused(plain, tuned, f"its register tile {tile.rows}x{tile.vectors} does not fit this processor")
     stages = task.stages(weight, bias, cpu, tile)
     stages = [replace(s, trace=tuned.trace) if s.schedule else s for s in stages]
-    product = next(s for s in stages if s.schedule)
+    product = next((s for s in stages if s.schedule), None)
+    if product is None:
+        return _refused(plain, tuned, f"with its register tile {tile.rows}x{tile.vectors} there is no template")
     found = workload_of(product.func)
     if found != tuned.workload:
         return _refused(plain, tuned, f"it is of another definition of this kernel ({tuned.workload}, not {found})")
