@@ -29,6 +29,7 @@ Models = Annotated[
 Lowerings = Annotated[
     str | None, typer.Option("--lowering", metavar="A,B", help="gemm, direct, winograd, fft; all of them by default.")
 ]
+Fallback = Annotated[str, typer.Option(metavar="NAME", help="Lowering where the asked one refuses a site.")]
 Framework = Annotated[str, typer.Option(metavar="NAME", help="Whose exports of registered models are tuned.")]
 Threads = Annotated[int | None, typer.Option(help="Threads that kernels run with; all CPUs by default.")]
 Trials = Annotated[int, typer.Option(help="Schedules to measure in all, shared out by the time that kernels take.")]
@@ -60,7 +61,7 @@ def tune(
     framework: Framework = "pytorch",
     threads: Threads = None,
     device: options.Device = "cpu",
-    fallback: options.Fallback = None,
+    fallback: Fallback = "direct",
     error_budget: options.ErrorBudget = None,
     trials: Trials = 256,
     strategy: Strategy = "evolutionary",
@@ -112,8 +113,8 @@ def tune(
         options.numbers("batch", batch),
         framework,
         threads or 0,
-        **({} if fallback is None else {"fallback": fallback}),
-        error_budget=error_budget,
+        fallback,
+        error_budget,
     ).resolved()
     progress = console.Progress()
     try:
