@@ -20,10 +20,10 @@ print(TensorFlow().build(EVERY, weights, "cpu", 2, 1).environment["onednn"])
 """
 
 
-@pytest.mark.parametrize("onednn", [False, True])
-def test_every_op_with_and_without_onednn(onednn):
-    """Each CPU has one of the two as its default, and the other is a surprise on another machine."""
-    pytest.importorskip("tensorflow")
+def test_every_op_the_other_way_than_by_default():
+    """With oneDNN or without: each CPU has one as its default, as the other tests run it, and the other is a surprise
+    on another machine."""
+    onednn = not pytest.importorskip("xframe.frameworks.tensorflow", exc_type=ImportError)._onednn()
     environment = {**os.environ, "TF_ENABLE_ONEDNN_OPTS": str(int(onednn)), "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(
         [sys.executable, "-c", CODE], cwd=Path(__file__).parent, env=environment, capture_output=True, text=True
