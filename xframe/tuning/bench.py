@@ -1,5 +1,7 @@
 """One candidate in this process: its library loaded, its outputs judged, its product timed."""
 
+import math
+import mmap
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -10,9 +12,10 @@ import tvm
 from xframe import environment
 from xframe.lowering.target import Cpu
 from xframe.lowering.tasks import Task
+from xframe.tuning import build
 from xframe.tuning.build import Built, Chain
 from xframe.tuning.judge import Arguments, Judge
-from xframe.tuning.timer import Copies, Subject, aligned, alternate, tensor, zeros
+from xframe.tuning.timer import Copies, Subject, aligned, alternate, tensor
 
 #: Bytes of a last-level cache that can't be told.
 CACHE = 32 << 20
@@ -34,24 +37,42 @@ class Measured:
 
 
 class Memory:
-    """All tensors of a chain: its image, outputs and constants. All libraries with the same chain use the same."""
+    """All tensors of a chain: its images, outputs and constants. Libraries with the same chain can use the same."""
 
     def __init__(self, chain: Chain, arguments: Arguments, cache: int, most: int):
-        # Zeros to begin with: what memory may hold otherwise, numbers too small to be normal, slows kernels down.
-        self.outputs = [zeros(step.output) for step in chain.steps]
-        before = [aligned(arguments.image), *self.outputs]
-        self._images = [tensor(a.reshape(s.inputs[0])) for a, s in zip(before, chain.steps, strict=False)]
-        self._results = [tensor(a) for a in self.outputs]
-        self._residual = [] if arguments.residual is None else [tensor(aligned(arguments.residual))]
+        self.chain, self._given = chain, arguments
         self._constants = [[tensor(aligned(a)) for a in arrays] for arrays in arguments.constants]
-        self._product = chain.product
         self.copies = Copies(arguments.constants[chain.product], cache, most)
+        self.renew()
+
+    def renew(self) -> None:
+        """Images and outputs move to other pages. Which ones they have makes some percent of a kernel's time, and a
+        candidate should not have the same luck each time."""
+        steps = self.chain.steps
+        self.outputs = [_pages(step.output) for step in steps]
+        first = _pages(self._given.image.shape)
+        first[...] = self._given.image
+        images = [first, *self.outputs]
+        self._images = [tensor(a.reshape(step.inputs[0])) for a, step in zip(images, steps, strict=False)]
+        self._results = [tensor(out) for out in self.outputs]
+        self._residual = []
+        if self._given.residual is not None:
+            residual = _pages(self._given.residual.shape)
+            residual[...] = self._given.residual
+            self._residual = [tensor(residual)]
 
     def arguments(self, i: int) -> list:
         """Of step ``i``, its result last. Each time that it is the product's turn with other copies of its weights."""
-        constants = self.copies.next() if i == self._product else self._constants[i]
+        constants = self.copies.next() if i == self.chain.product else self._constants[i]
         last = i == len(self._results) - 1
         return [self._images[i], *constants, *(self._residual if last else ()), self._results[i]]
+
+
+def _pages(shape: tuple[int, ...]) -> np.ndarray:
+    """float32 zeros in small pages of their own, in which the images of a network lie, too."""
+    out = np.frombuffer(mmap.mmap(-1, 4 * math.prod(shape)), np.float32).reshape(shape)
+    out.fill(0)  # so that all are there, in one order: threads that touch them first would mix them up
+    return out
 
 
 class Run:
@@ -92,7 +113,7 @@ class Bench:
         levels = environment.cache_bytes()
         self._cpu, self._cache = cpu, cache or (levels[max(levels)] if levels else CACHE)
         self._judges: OrderedDict[str, Judge] = OrderedDict()
-        self._memories: dict[tuple[int, int], Memory] = {}
+        self._memories: dict[str, Memory] = {}
         self._task = ""
 
     def prepare(self, task: Task) -> Judge:
@@ -115,13 +136,15 @@ class Bench:
             An output is beyond its bound, or not finite.
         """
         judge = self.prepare(built.task)
-        chains = {chain.tile: chain for chain in (built.by_hand, built.candidate)}
-        self._memories = {tile: m for tile, m in self._memories.items() if tile in chains}
-        for tile, chain in chains.items():
-            if tile not in self._memories:
-                self._memories[tile] = Memory(chain, judge.arguments(chain), self._cache, COPIED // 2)
+        chains = {build.BY_HAND: built.by_hand, build.CANDIDATE: built.candidate}
+        for role, chain in chains.items():
+            memory = self._memories.get(role)
+            if memory is not None and memory.chain.tile == chain.tile:
+                memory.renew()
+            else:
+                self._memories[role] = Memory(chain, judge.arguments(chain), self._cache, COPIED // 2)
         library = tvm.runtime.load_module(built.path)
-        candidate, by_hand = (Run(library, c, self._memories[c.tile]) for c in (built.candidate, built.by_hand))
+        by_hand, candidate = (Run(library, chain, self._memories[role]) for role, chain in chains.items())
         share = judge.share(candidate.output())
         with _Others() as others:
             samples = alternate(candidate.subject(), by_hand.subject())

@@ -91,17 +91,11 @@ def _stable(samples: Sequence[int]) -> bool:
 
 def aligned(array: np.ndarray) -> np.ndarray:
     """A float32 copy that starts at a multiple of :data:`ALIGNMENT`."""
-    out = zeros(array.shape)
+    block = np.empty(4 * array.size + ALIGNMENT, np.uint8)
+    start = -block.ctypes.data % ALIGNMENT
+    out = block[start : start + 4 * array.size].view(np.float32).reshape(array.shape)
     out[...] = array
     return out
-
-
-def zeros(shape: tuple[int, ...]) -> np.ndarray:
-    """Zeros in float32, starting as those of :func:`aligned`."""
-    count = math.prod(shape)
-    block = np.zeros(4 * count + ALIGNMENT, np.uint8)
-    start = -block.ctypes.data % ALIGNMENT
-    return block[start : start + 4 * count].view(np.float32).reshape(shape)
 
 
 class Copies:
