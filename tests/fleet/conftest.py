@@ -62,15 +62,9 @@ class Fleet:
         command = ["-m", "xframe.cli", "fleet", "server", "--key", key, "--tracker", self.address, "--threads", "1"]
         self._add([self._start(*command) for _ in range(count)], key)
 
-    def start_odd(self, kind, key):
-        """See odd_server.py. Its address."""
-        return self._add([self._start("-m", "tests.fleet.odd_server", kind, key, self.address)], key)[0]
-
-    def start_stock(self, key):
-        """TVM's own, which does not say where it is."""
-        command = ["-m", "tvm.exec.rpc_server", "--host", "127.0.0.1", "--tracker", self.address, "--key", key]
-        self._start(*command, "--silent")
-        wait_for(lambda: self.free(key))
+    def start_odd(self, key, *kinds):
+        """See odd_server.py. Their addresses."""
+        return self._add([self._start("-m", "tests.fleet.odd_server", kind, key, self.address) for kind in kinds], key)
 
     def free(self, key=KEY):
         """How many of the key's servers wait for work."""

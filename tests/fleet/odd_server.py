@@ -1,7 +1,7 @@
 """A server that is not as it should be, in a way of its own: ``python -m tests.fleet.odd_server KIND KEY TRACKER``.
 
-``liar`` says that it is another machine, ``old`` has another TVM, ``mute`` answers nothing that can be read, ``slow``
-takes its time, ``vain`` gives samples that are none.
+``liar`` says that it is another machine, ``slow`` takes its time, ``vain`` gives samples that are none, ``stock`` has
+no functions but TVM's.
 """
 
 import sys
@@ -21,9 +21,7 @@ def functions(kind: str) -> dict:
     about = here(1)
     if kind == "liar":
         about = replace(about, identity=replace(about.identity, name="Intel Xeon", family="6", model="85"))
-    if kind == "old":
-        about = replace(about, tvm="0.1")
-    made = session.Session("{" if kind == "mute" else about.to_json()).functions()
+    made = session.Session(about.to_json()).functions()
     load = made[session.LOAD]
 
     def late(library, upload, threads):
@@ -34,7 +32,7 @@ def functions(kind: str) -> dict:
         made[session.LOAD] = late
     if kind == "vain":
         made[session.SAMPLES] = lambda: '{"seconds": [-1.0], "baseline": [NaN], "note": ""}'
-    return made
+    return {} if kind == "stock" else made
 
 
 if __name__ == "__main__":

@@ -163,7 +163,7 @@ def test_a_server_that_hangs_is_given_up(fleet, runner, of, points, monkeypatch)
 
 
 def test_a_server_that_lies_about_its_key(fleet, runner, of, points):
-    liar = fleet.start_odd("liar", KEY)
+    (liar,) = fleet.start_odd(KEY, "liar")
     trials = all_of(runner, of, points)
     while not (told := [line for line in runner.said if liar in line]):
         trials += all_of(runner, of, points[:1])
@@ -177,7 +177,7 @@ def test_a_server_that_lies_about_its_key(fleet, runner, of, points):
 
 
 def test_where_all_are_refused_nothing_is_measured(fleet):
-    server = fleet.start_odd("liar", "strange")
+    (server,) = fleet.start_odd("strange", "liar")
     with (
         pytest.raises(XframeError, match=f"no server of strange could be measured on for 1 s: {server} .*Intel Xeon"),
         running(fleet, "strange", patience=1.0),
@@ -189,7 +189,7 @@ def test_where_all_are_refused_nothing_is_measured(fleet):
 
 
 def test_a_slow_server_and_one_whose_samples_are_none(fleet, of, points):
-    slow, vain = fleet.start_odd("slow", "odd"), fleet.start_odd("vain", "odd")
+    slow, vain = fleet.start_odd("odd", "slow", "vain")
     with running(fleet, "odd", workers=2) as runner:
         trials = all_of(runner, of, points[:2])
         assert [(t.outcome, t.where) for t in trials] == [(OK, slow)] * 2
@@ -197,7 +197,7 @@ def test_a_slow_server_and_one_whose_samples_are_none(fleet, of, points):
 
 
 def test_a_server_of_tvms_own(fleet, of, points):
-    fleet.start_stock("stock")
+    fleet.start_odd("stock", "stock")
     words = "can't say what it is, as it is no 'xframe fleet server'"
     with pytest.raises(XframeError, match=words), running(fleet, "stock", patience=1.0):
         pass
