@@ -33,8 +33,8 @@ SPEC = ModelSpec("tiny", (3, 8, 8), (
 ))
 """
 
-#: Processes of ``-n auto`` at most, and the bytes of one: each holds every framework.
-PROCESSES, BYTES = 4, 3 << 30
+#: Processes of ``-n auto`` at most, and the bytes of one: each holds every framework, and VGG-19 in float64.
+PROCESSES, BYTES = 4, 4 << 30
 
 
 @pytest.hookimpl(optionalhook=True)
