@@ -195,8 +195,9 @@ def test_groups_are_for_spectra_that_would_pass_through_memory():
     assert fused_stages.in_groups(np.zeros(cache // 4, np.float32), 2 * points, 128, 128, HOST) == 1
 
 
-def test_weights_are_fetched_ahead_where_they_are_read_seldom():
+def test_weights_are_fetched_ahead_where_they_are_read_seldom(monkeypatch):
     """By a product of few rows, not by one whose rows pass over its weights many times."""
+    monkeypatch.setattr(fused_stages, "in_groups", lambda *_: 1)  # whatever caches this machine has
     lowering = registry.load(registry.LOWERINGS, "winograd")
 
     def product(site):
