@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from xframe import registry
-from xframe.errors import Mismatch, Unavailable, UsageError, WorkerDied, WorkerTimeout, XframeError
+from xframe.errors import Unavailable, UsageError, WorkerDied, WorkerTimeout, XframeError
 from xframe.fleet import client
 from xframe.fleet.about import About, Refused
 from xframe.fleet.address import Address, check_key
@@ -29,8 +29,8 @@ from xframe.tuning import build
 from xframe.tuning.bench import Measured
 from xframe.tuning.build import Built
 from xframe.tuning.child import Child
-from xframe.tuning.points import CRASHED, FAILED, OK, TIMEOUT, WRONG, Point, Trial
-from xframe.tuning.runner import LIMIT, PREPARING
+from xframe.tuning.points import TIMEOUT, Point, Trial
+from xframe.tuning.runner import LIMIT, PREPARING, outcome_of
 from xframe.worker.host import plugin_row
 
 #: Seconds without any server to measure on, after which there is no use in waiting.
@@ -181,19 +181,7 @@ class FleetRunner:
             finally:
                 if built is not None:
                     Path(built.path).unlink(missing_ok=True)
-            return Trial(
-                point,
-                OK,
-                seconds=measured.seconds,
-                baseline=measured.baseline,
-                share=measured.share,
-                workload=built.workload,
-                workload_line=built.workload_line,
-                record=build.recorded(built, measured.seconds),
-                cpu_s=child.cpu_s - spent + there,
-                where=where,
-                note=measured.note,
-            )
+            return measured.trial(point, built, child.cpu_s - spent + there, where)
 
     def _build(self, child: Child, task: Task, point: Point) -> Built:
         self._prepare(child, task)
@@ -329,5 +317,4 @@ def _ask(child: Child, doing: str, limit: float, function: Callable, *arguments:
 
 
 def _outcome(error: Exception) -> str:
-    found = {Hung: TIMEOUT, WorkerTimeout: TIMEOUT, WorkerDied: CRASHED, Mismatch: WRONG}
-    return next((outcome for kind, outcome in found.items() if isinstance(error, kind)), FAILED)
+    return TIMEOUT if isinstance(error, Hung) else outcome_of(error)

@@ -15,6 +15,7 @@ from xframe.lowering.tasks import Task
 from xframe.tuning import build
 from xframe.tuning.build import Built, Chain
 from xframe.tuning.judge import Arguments, Judge
+from xframe.tuning.points import OK, Point, Trial
 from xframe.tuning.timer import Copies, Subject, aligned, alternate, tensor
 
 #: Bytes of a last-level cache that can't be told.
@@ -34,6 +35,22 @@ class Measured:
     seconds: tuple[float, ...]
     baseline: tuple[float, ...]
     note: str = ""
+
+    def trial(self, point: Point, built: Built, cpu_s: float, where: str) -> Trial:
+        """The trial of ``point``, whose library this was measured with."""
+        return Trial(
+            point,
+            OK,
+            seconds=self.seconds,
+            baseline=self.baseline,
+            share=self.share,
+            workload=built.workload,
+            workload_line=built.workload_line,
+            record=build.recorded(built, self.seconds),
+            cpu_s=cpu_s,
+            where=where,
+            note=self.note,
+        )
 
 
 class Memory:

@@ -6,7 +6,6 @@ follows from the trials it was told, so that one read from a journal goes on whe
 
 from __future__ import annotations
 
-import math
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from typing import Protocol
 
 from xframe.lowering.tasks import Task
 from xframe.tuning.points import OK, Point, Trial
-from xframe.worker.timing import quartiles
+from xframe.worker.timing import median_error, quartiles
 
 #: Points proposed at a time: what was learned counts from the next ones on.
 BATCH = 8
@@ -59,7 +58,7 @@ def gain(trial: Trial) -> float:
 def beyond_noise(trial: Trial) -> bool:
     """Whether the gain is worth a record and surely one, given the interquartile range of the pairs."""
     q1, middle, q3 = _gains(trial)
-    error = 1.2533 * (q3 - q1) / 1.349 / math.sqrt(len(trial.seconds))  # of a median, samples being normal
+    error = median_error(q1, q3, len(trial.seconds))
     return middle >= LEAST_GAIN and middle - SURE * error > 1 and median(trial.seconds) < median(trial.baseline)
 
 

@@ -20,7 +20,7 @@ from xframe.tuning import build
 from xframe.tuning.bench import Bench, Measured
 from xframe.tuning.build import Built
 from xframe.tuning.child import Child
-from xframe.tuning.points import CRASHED, FAILED, OK, TIMEOUT, WRONG, Point, Trial
+from xframe.tuning.points import CRASHED, FAILED, TIMEOUT, WRONG, Point, Trial
 from xframe.worker.__main__ import one_line
 from xframe.worker.host import plugin_row
 
@@ -98,25 +98,13 @@ class LocalRunner:
         except Exception as e:
             if isinstance(e, Unavailable):
                 self._unable = self._unable or str(e)
-            outcome, reason = (FAILED, self._unable) if self._unable else (_outcome(e), _words(e))
+            outcome, reason = (FAILED, self._unable) if self._unable else (outcome_of(e), _words(e))
             return Trial(point, outcome, reason, cpu_s=sum(cpu), where=self._where)
         finally:
             self._free.put(builder)
             if library is not None:
                 library.unlink(missing_ok=True)
-        return Trial(
-            point,
-            OK,
-            seconds=measured.seconds,
-            baseline=measured.baseline,
-            share=measured.share,
-            workload=built.workload,
-            workload_line=built.workload_line,
-            record=build.recorded(built, measured.seconds),
-            cpu_s=sum(cpu),
-            where=self._where,
-            note=measured.note,
-        )
+        return measured.trial(point, built, sum(cpu), self._where)
 
     def _build(self, builder: Child, task: Task, point: Point) -> Built:
         what = self._cpu, self._folder
@@ -185,7 +173,8 @@ def _accounted(child: Child, cpu: list[float]) -> Iterator[None]:
         cpu.append(child.cpu_s - before)
 
 
-def _outcome(error: Exception) -> str:
+def outcome_of(error: Exception) -> str:
+    """What a trial that ended with ``error`` is."""
     found = {WorkerTimeout: TIMEOUT, WorkerDied: CRASHED, Mismatch: WRONG}
     return next((outcome for kind, outcome in found.items() if isinstance(error, kind)), FAILED)
 

@@ -5,14 +5,13 @@ just written its image. So each timed call takes the next of many copies of the 
 """
 
 import gc
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import tvm_ffi
 
-from xframe.worker.timing import clock_ns, quartiles
+from xframe.worker.timing import clock_ns, median_error, quartiles
 
 #: Copies of weights at most: there are never more samples than that.
 COPIES = 4096
@@ -84,9 +83,9 @@ def _enough(candidate: Sequence[int], by_hand: Sequence[int], spent: int) -> boo
 
 
 def _stable(samples: Sequence[int]) -> bool:
-    """By the standard error of the median of a normal distribution of the same quartiles."""
+    """Whether the median is known well enough."""
     q1, median, q3 = quartiles(samples)
-    return 1.2533 * (q3 - q1) / 1.349 / math.sqrt(len(samples)) <= STABLE * median
+    return median_error(q1, q3, len(samples)) <= STABLE * median
 
 
 def aligned(array: np.ndarray) -> np.ndarray:

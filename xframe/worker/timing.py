@@ -1,6 +1,7 @@
 """The one timing loop, for every framework and backend."""
 
 import gc
+import math
 import time
 from typing import Callable, List, NamedTuple, Sequence, Tuple
 
@@ -32,6 +33,11 @@ def quartiles(values: Sequence[float]) -> Tuple[float, float, float]:
         return ordered[low] + (place - low) * (ordered[high] - ordered[low])
 
     return at(0.25), at(0.5), at(0.75)
+
+
+def median_error(q1: float, q3: float, count: int) -> float:
+    """Standard error of the median of ``count`` normally distributed values with these quartiles."""
+    return 1.2533 * (q3 - q1) / 1.349 / math.sqrt(count)
 
 
 def relative_noise(values: Sequence[float]) -> float:
