@@ -23,7 +23,7 @@ from benchmarks.rows import Row, budget, measured, name, names, options, run, sh
 from xframe import environment, zoo
 from xframe.comparison import Request
 from xframe.errors import UsageError, XframeError
-from xframe.types import Measurement
+from xframe.results import Measurement
 
 #: (model, batch) -> times as fast as the fastest peer that the best plan must be.
 BARS = {
@@ -97,7 +97,9 @@ def _parts(m: Measurement, rate: float) -> dict[str, float | None]:
     if m.case.runner != OURS or not m.profiles:
         return {"conv_s": None, "fc_read_share": None}
     convolutions, dense = (
-        statistics.median(sum(k.end - k.start for k in kernels if wanted(k)) for kernels in m.profiles)
+        statistics.median(
+            sum(k.end - k.start for k in kernels if wanted(k)) for kernels in (p.kernels for p in m.profiles)
+        )
         for wanted in (lambda k: k.site is not None, lambda k: k.name.startswith("fc"))
     )
     spec = zoo.spec(m.case.model)

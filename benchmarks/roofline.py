@@ -26,11 +26,12 @@ import numpy as np
 from benchmarks import bandwidth, rows
 from benchmarks.rows import Row
 from xframe import environment
-from xframe.analysis.roofline import Level, Machine, Work, attainable
+from xframe.analysis.roofline import Work, attainable
 from xframe.comparison import Request
 from xframe.errors import XframeError
 from xframe.registry import LOWERINGS
-from xframe.types import Measurement, Outcome
+from xframe.results import Level, Machine, Measurement
+from xframe.types import Outcome
 
 PEER, OURS = "ort", "tvm"
 PASSES = 9
@@ -156,14 +157,14 @@ def kernel_rows(m: Measurement, work: dict[str, Work], weights: int, roofs: Mach
     ``role``: of its stage in a lowering; of a kernel of no convolution, its name without the number.
     """
     passes = []
-    for one in m.profiles:
+    for one in (p.kernels for p in m.profiles):
         spent: Counter[str] = Counter()
         for k in one:
             spent[k.name] += k.end - k.start  # type: ignore[assignment]
         passes.append(spent)
     out = []
-    for name, calls in Counter(k.name for k in m.profiles[0]).items():
-        first = next(k for k in m.profiles[0] if k.name == name)
+    for name, calls in Counter(k.name for k in m.kernels).items():
+        first = next(k for k in m.kernels if k.name == name)
         least, limit = attainable(work[name], weights, roofs)
         taken = median(spent[name] for spent in passes)
         out.append(

@@ -10,8 +10,9 @@ from typing import Any
 from xframe.comparison import Request, compare
 from xframe.errors import UsageError, XframeError
 from xframe.measure import Budget
+from xframe.results import Measurement
 from xframe.store import row
-from xframe.types import Case, Measurement, Plan
+from xframe.types import Case, Plan
 
 Row = dict[str, Any]
 

@@ -10,7 +10,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from xframe.equivalence.reference import Reference
 from xframe.errors import NotHonoured
-from xframe.types import Kernel, SiteRecord
+from xframe.protocols import DEFAULTS
+from xframe.types import Kernel, Profile, SiteRecord
 
 
 class Executable:
@@ -33,8 +34,9 @@ class Executable:
     def fetch(self):
         return self.out
 
-    def profile(self):
-        return [Kernel(f"kernel{i}", i * 1e-3, (i + 1) * 1e-3, s.site) for i, s in enumerate(self.sites)]
+    def profile(self, passes):
+        kernels = [Kernel(f"kernel{i}", i * 1e-3, (i + 1) * 1e-3, s.site) for i, s in enumerate(self.sites)]
+        return [Profile(len(kernels) * 1e-3, tuple(kernels))] * passes
 
     def close(self):
         pass
@@ -46,10 +48,10 @@ class Honest:
     version, layout = "1.0", "NCHW"
     executable = Executable
 
-    def build(self, spec, weights, device, batch, threads):
+    def build(self, spec, weights, device, batch, threads, options=DEFAULTS):
         return self.executable(Reference.of_spec(spec, weights))
 
-    def compile(self, artifact, plan, device, threads):
+    def compile(self, artifact, plan, device, threads, options=DEFAULTS):
         sites = [SiteRecord(s, name, plan[s], plan[s]) for name, s in artifact.conv_sites]
         return self.executable(Reference.of_onnx(artifact), sites)
 
@@ -123,7 +125,7 @@ class Wrong(Honest):
 
 
 class Unfaithful(Honest):
-    def compile(self, artifact, plan, device, threads):
+    def compile(self, artifact, plan, device, threads, options=DEFAULTS):
         raise NotHonoured("something else would have run")
 
 
@@ -132,13 +134,13 @@ class _Priced(Executable):
 
     prices = MappingProxyType({"gemm": (4e-3, 0), "direct": (3e-3, 0), "winograd": (1e-3, 5e-4), "fft": (1e-3, 3e-3)})
 
-    def profile(self):
+    def profile(self, passes):
         kernels, now = [Kernel("others", 0.0, 5e-3)], 5e-3
         for s in self.sites:
             for role, spent in zip(("product", "pad"), self.prices[s.requested], strict=True):
                 kernels.append(Kernel(f"{s.name}_{role}", now, now + spent, s.site, role))
                 now += spent
-        return kernels
+        return [Profile(now, tuple(kernels))] * passes
 
 
 class Priced(Honest):
@@ -156,24 +158,24 @@ class DearConversion(Honest):
 class WinogradIsWrong(Priced):
     """Wherever it is used."""
 
-    def compile(self, artifact, plan, device, threads):
-        made = super().compile(artifact, plan, device, threads)
+    def compile(self, artifact, plan, device, threads, options=DEFAULTS):
+        made = super().compile(artifact, plan, device, threads, options)
         if "winograd" in dict(plan.lowerings).values():
             made.step = lambda: setattr(made, "out", [y + 1 for y in made.right])
         return made
 
 
 class WinogradCrashes(Priced):
-    def compile(self, artifact, plan, device, threads):
+    def compile(self, artifact, plan, device, threads, options=DEFAULTS):
         if "winograd" in dict(plan.lowerings).values():
             os.abort()
-        return super().compile(artifact, plan, device, threads)
+        return super().compile(artifact, plan, device, threads, options)
 
 
 class BestIsUnfaithful(Priced):
     """Honest under every plan but the one that the oracle made."""
 
-    def compile(self, artifact, plan, device, threads):
+    def compile(self, artifact, plan, device, threads, options=DEFAULTS):
         if plan.label == "best":
             raise NotHonoured("something else would have run")
-        return super().compile(artifact, plan, device, threads)
+        return super().compile(artifact, plan, device, threads, options)

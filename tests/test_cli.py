@@ -12,7 +12,8 @@ from onnx import TensorProto, helper
 
 from xframe import cli, store, types
 from xframe.registry import BACKENDS, LOWERINGS
-from xframe.types import Case, Measurement, Outcome, Plan
+from xframe.results import Measurement
+from xframe.types import Case, Outcome, Plan
 
 ROOT = Path(__file__).resolve().parents[1]
 FAST = ["--rounds", "1", "--threads", "1", "--time-limit", "60"]

@@ -14,7 +14,7 @@ import pytest
 from xframe import environment, measure
 from xframe.errors import UsageError
 from xframe.measure import Budget, Job
-from xframe.registry import FRAMEWORKS, Row
+from xframe.registry import FRAMEWORKS, Row, Switch
 from xframe.types import Case, ModelSpec, Outcome, Plan, layer
 
 FAKES = Path(__file__).parent / "worker"
@@ -144,9 +144,33 @@ def test_a_profile_with_other_kernels_than_planned_does(job):
 def test_profiled_passes_are_taken_in_turn(job):
     stages = []
     done = list(measure.measure([job("Fine"), job("Noisy")], replace(QUICK, profile=3), lambda c, s: stages.append(s)))
-    assert [len(m.profiles) for m in done] == [3, 3]
-    assert done[0].kernels == done[0].profiles[0] != ()
+    assert [len(m.profiles) for m in done] == [len(m.plain) for m in done] == [3, 3]
+    assert done[0].kernels == done[0].profiles[0].kernels != ()
     assert [s for s in stages if s.startswith("profile")] == [f"profile {n} of 3" for n in (1, 1, 2, 2, 3, 3)]
+
+
+def test_many_profiled_passes_are_taken_in_a_few_turns(job):
+    stages = []
+    (m,) = measure.measure([job("Fine")], replace(QUICK, profile=8), lambda c, s: stages.append(s))
+    assert len(m.profiles) == len(m.plain) == 8
+    assert [s for s in stages if s.startswith("profile")] == [f"profile {n} of 3" for n in (1, 2, 3)]
+
+
+def test_options_reach_the_plugin_and_its_environment(job, monkeypatch):
+    switches = (Switch("mode", ("slow", "fast"), (("fast", (("FAKE_MODE", "9"), ("FAKE_FLAGS", "--fast"))),)),)
+    monkeypatch.setenv("FAKE_FLAGS", "--mine")
+    one = job("Options")
+    monkeypatch.setitem(FRAMEWORKS, "Options", FRAMEWORKS["Options"]._replace(switches=switches))
+    turned = replace(one, case=replace(one.case, options=(("mode", "fast"),)))
+    usual, fast = measure.measure([one, turned], replace(QUICK, workers=1))
+    assert usual.environment["options"] == {}
+    assert (fast.environment["options"], fast.environment["mode"]) == ({"mode": "fast"}, "9")
+    assert fast.environment["flags"] == "--mine --fast"
+    no_switch, no_value = "no switch 'mod'; it has: mode", "can't be 'x'; it can be: slow, fast"
+    for wrong, words in ((("mod", "fast"), no_switch), (("mode", "x"), no_value)):
+        (m,) = measure.measure([replace(one, case=replace(one.case, options=(wrong,)))], QUICK)
+        assert m.outcome == Outcome.FAILED
+        assert words in m.reason
 
 
 def test_no_profile_if_none_is_wanted(job):

@@ -11,13 +11,13 @@ from onnx import helper
 
 from benchmarks import bandwidth, roofline, rows
 from tests.lowering.networks import HOST, conv_network, everywhere, network
-from xframe.analysis.roofline import Level, Machine, Work
+from xframe.analysis.roofline import Work
 from xframe.errors import XframeError
 from xframe.lowering import fft, ir, pipeline, straight_line, winograd
 from xframe.lowering.graph import LOWERING, prepared
 from xframe.lowering.stage import Tile
-from xframe.store import Run
-from xframe.types import Artifact, Case, ConvSite, Kernel, Measurement, Outcome, SiteRecord
+from xframe.results import Level, Machine, Measurement, Run
+from xframe.types import Artifact, Case, ConvSite, Kernel, Outcome, Profile, SiteRecord
 
 LANES = 4
 
@@ -111,7 +111,8 @@ def measurement(runner="tvm", peak=None, seconds=(0.004, 0.002, 0.006)):
     def one(s):
         times = [("conv1_fft_pad", "pad", A), ("conv1_fft_product", "product", A), ("conv1_fft_pad", "pad", A),
                  ("conv1_fft_product", "product", A), ("fc2_product", "", None)]  # fmt: skip
-        return tuple(Kernel(name, i, i + s, site, role) for i, (name, role, site) in enumerate(times))
+        kernels = tuple(Kernel(name, i, i + s, site, role) for i, (name, role, site) in enumerate(times))
+        return Profile(float(len(times)), kernels)
 
     artifact = Artifact("net.onnx", "", "m", "jax", "", 17, (), (), (("a", A), ("b", A)))
     case = Case("alexnet", "pytorch", runner, everywhere("fft", A), "cpu", 1, 2, artifact)

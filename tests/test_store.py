@@ -1,6 +1,7 @@
 """Result files: complete, atomic, and refused in words when broken."""
 
 import json
+import math
 import os
 from dataclasses import replace
 
@@ -8,17 +9,19 @@ import pytest
 
 from xframe import store
 from xframe.errors import XframeError
-from xframe.store import ROW_KEYS, SCHEMA, Run
+from xframe.results import LayerWork, Level, Machine, Measurement, Run
+from xframe.store import ROW_KEYS, SCHEMA
 from xframe.types import (
     Artifact,
     Case,
     ConvSite,
     Kernel,
-    Measurement,
     Outcome,
     Plan,
+    Profile,
     Rounding,
     SiteRecord,
+    Span,
     TensorInfo,
     Tuned,
 )
@@ -28,12 +31,20 @@ PLAN = Plan("winograd", ((SITE, "gemm"),), ((SITE, "stride 2"),))
 TENSOR = TensorInfo("x", (1, 3, 8, 8), "float32", "NCHW")
 ARTIFACT = Artifact("/a.onnx", "ab", "tiny", "jax", "0.10", 17, (TENSOR,), (TENSOR,), (("conv", SITE),))
 GOOD = Measurement(
-    Case("tiny", "jax", "tvm", PLAN, "cpu", 1, 2, ARTIFACT),
+    Case("tiny", "jax", "tvm", PLAN, "cpu", 1, 2, ARTIFACT, options=(("arena", "off"),)),
     Outcome.OK,
     rounds=((0.004, 0.001), (0.002, 0.003)),
     seconds={"compile": 1.5, "build": 2.0},
     sites=(SiteRecord(SITE, "conv", "gemm", "gemm", "", Rounding(27), "template"), SiteRecord(SITE, "c", None, None)),
-    profiles=((Kernel("k", 0.0, 0.001, SITE, "pad"),),),
+    profiles=(
+        Profile(
+            0.002,
+            (Kernel("k", 0.0, 0.001, SITE, "pad", "conv", "c1", "wino"),),
+            (Span("s", 0.0, 0.001, "python"),),
+            1e-5,
+        ),
+    ),
+    plain=(0.0019, 0.002),
     error=1e-6,
     error_bound=1e-5,
     error_ratio=0.1,
@@ -46,7 +57,10 @@ BAD = Measurement(Case("tiny", None, "native", Plan(), "cpu", 1, 2), Outcome.MIS
 
 
 def run(*measurements):
-    return Run(SCHEMA, "2026-01-01T00:00:00+00:00", ["xframe", "run"], {"device": "x"}, measurements)
+    machine = Machine(1e9, (Level("L2", 1e6, 2e9), Level("memory", math.inf, 1e9)))
+    layers = (LayerWork("conv", "conv", SITE, 1e6, 100, 20), LayerWork("relu", "activation", None, 0.0, 10))
+    head = (SCHEMA, "2026-01-01T00:00:00+00:00", ("xframe", "run"), {"device": "x"})
+    return Run(*head, measurements, {2: machine}, {1: layers})
 
 
 def test_row_of_a_good_measurement():
@@ -60,6 +74,7 @@ def test_row_of_a_good_measurement():
     assert row["fallback"] == {SITE.key: "stride 2"}
     assert row["notes"] == ["a note"]
     assert row["schedules"] == [{"site": SITE.key, "name": "conv", "schedule": "template"}]
+    assert row["options"] == {"arena": "off"}
 
 
 def test_row_of_a_failure_has_the_same_keys_and_no_made_up_numbers():
@@ -85,13 +100,42 @@ def test_what_is_read_is_what_was_written(tmp_path):
     assert data == store.read(path.parent)
     good, bad = data["rows"]
     assert good["rounds_s"] == [[0.004, 0.001], [0.002, 0.003]]
-    assert good["sites"][0]["site"] == good["profiles"][0][0]["site"] == SITE.key
+    assert good["sites"][0]["site"] == good["profiles"][0]["kernels"][0]["site"] == SITE.key
     assert good["plan"] == PLAN.to_json()
     assert (good["prediction"], bad["prediction"]) == ({"total_s": 0.002}, {})
     assert good["artifact"]["sha256"] == "ab"
     assert bad["rounds_s"] == []
     assert {k: good[k] for k in ROW_KEYS} == store.row(GOOD)
     assert "NaN" not in path.read_text().replace('"reason": "NaN"', "")
+
+
+def test_what_is_loaded_is_the_run_that_was_written(tmp_path):
+    written = run(GOOD, replace(BAD, error=None))
+    loaded = store.load(store.write(written, tmp_path))
+    assert replace(loaded, measurements=tuple(loaded.measurements)) == replace(
+        written, measurements=loaded.measurements
+    )
+    assert loaded.measurements == written.measurements
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data["rows"][0].update(outcome="FINE"),
+        lambda data: data["rows"][0].pop("plan"),
+        lambda data: data["rows"][0]["profiles"][0].pop("wall"),
+        lambda data: data["rows"][0]["profiles"][0]["kernels"][0].update(site="n1"),
+        lambda data: data["machines"]["2"].update(levels=[]),
+        lambda data: data["layers"].update(one=[]),
+    ],
+)
+def test_a_damaged_value_is_refused_when_it_is_loaded(tmp_path, change):
+    path = store.write(run(GOOD), tmp_path)
+    data = json.loads(path.read_text())
+    change(data)
+    path.write_text(json.dumps(data))
+    with pytest.raises(XframeError, match="edited or is damaged"):
+        store.load(path)
 
 
 def test_each_best_plan_has_a_file_with_the_framework_where_it_matters(tmp_path):
@@ -144,7 +188,10 @@ def test_unwritable_folder_is_one_line(tmp_path):
         (lambda text: text[: len(text) // 2], "not a whole JSON file"),
         (lambda text: "", "not a whole JSON file"),
         (lambda text: "[1]", "no schema number"),
-        (lambda text: text.replace(f'"schema": {SCHEMA}', '"schema": 99'), "has schema 99, this xframe reads 1"),
+        (
+            lambda text: text.replace(f'"schema": {SCHEMA}', '"schema": 99'),
+            f"has schema 99, this xframe reads {SCHEMA}",
+        ),
         (lambda text: json.dumps({"schema": SCHEMA}), "lacks 'created'"),
         (lambda text: text.replace('"iqr_s"', '"other"'), "row 0 lacks iqr_s"),
         (lambda text: json.dumps({**json.loads(text), "rows": {"a": 1}}), "'rows' is not a list"),

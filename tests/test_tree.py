@@ -21,7 +21,7 @@ LAYERS = [
     ["xframe"],
     ["xframe.types"],
     ["xframe.errors"],
-    ["xframe.files", "xframe.registry", "xframe.protocols", "xframe.environment"],
+    ["xframe.files", "xframe.registry", "xframe.protocols", "xframe.environment", "xframe.results"],
     ["xframe.zoo", "xframe.artifact"],
     ["xframe.worker"],
     ["xframe.equivalence"],

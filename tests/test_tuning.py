@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import roofline, rows, tuning
 from tests.tuning.fake import HOST, FakeRunner, task
-from xframe.analysis.roofline import Level, Machine
+from xframe.results import Level, Machine
 from xframe.tuning.search import product
 
 

@@ -16,9 +16,10 @@ from xframe.errors import Unavailable, UsageError, XframeError
 from xframe.measure import Budget, Job, measure
 from xframe.oracle import Oracle
 from xframe.registry import BACKENDS, FRAMEWORKS, LOWERINGS, Row, defaults, resolve
-from xframe.store import SCHEMA, Run
+from xframe.results import Measurement, Run
+from xframe.store import SCHEMA
 from xframe.subject import Subject, is_file
-from xframe.types import ERROR_BUDGET, Artifact, Case, Device, Measurement, Outcome, Plan
+from xframe.types import ERROR_BUDGET, Artifact, Case, Device, Outcome, Plan
 from xframe.worker.alone import without_frameworks
 
 NATIVE, AUTO, BEST = "native", planning.AUTO, planning.BEST
@@ -211,6 +212,7 @@ def compare(request: Request, on_progress: Progress | None = None, command: Sequ
 def title(case: Case) -> str:
     """``pytorch tvm winograd, batch 1, threads 2``: a row in words."""
     names = [case.framework or case.model, case.runner, case.plan.label if case.runner == PLANNED else ""]
+    names += [f"{name}={value}" for name, value in case.options]
     return f"{' '.join(n for n in names if n)}, batch {case.batch}, threads {case.threads}"
 
 

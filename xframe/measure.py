@@ -19,8 +19,9 @@ import numpy as np
 
 from xframe import environment
 from xframe.errors import Mismatch, NotHonoured, Unsupported, UsageError, WorkerDied, XframeError
-from xframe.registry import BACKENDS, FRAMEWORKS
-from xframe.types import Case, Kernel, Measurement, ModelSpec, Outcome, SiteRecord
+from xframe.registry import BACKENDS, FRAMEWORKS, variables
+from xframe.results import Measurement
+from xframe.types import Case, ModelSpec, Outcome, Profile, SiteRecord
 from xframe.worker import wire
 from xframe.worker.host import Worker, plugin_row, settle
 
@@ -36,6 +37,9 @@ _BASE_BYTES = 600 << 20
 #: CPUs that other processes may use during a visit before the row says so.
 FOREIGN = 0.15
 
+#: Turns in which the profiled passes of all cases are taken.
+PROFILE_VISITS = 3
+
 Progress = Callable[[Case, str], None]
 
 
@@ -46,7 +50,8 @@ class Budget:
     Each case is visited ``rounds`` times in turn with the others. A visit ends once ``min_samples`` and ``min_seconds``
     are reached and the interquartile range over the median is at most ``noise``, at the latest after ``max_seconds``,
     but never without a sample. ``open_limit`` bounds import and compilation, ``run_limit`` every other command.
-    ``workers`` bounds the cases that are interleaved; None: as many as memory allows. ``profile``: profiled passes.
+    ``workers`` bounds the cases that are interleaved; None: as many as memory allows. ``profile``: profiled passes,
+    taken in up to :data:`PROFILE_VISITS` turns with the other cases.
     """
 
     rounds: int = 3
@@ -110,6 +115,7 @@ class Job:
         if case.cache != "hot" or case.direction != "forward":
             raise Unsupported(f"{case.direction} with a {case.cache} cache can't be measured; forward and hot can")
         fields: dict[str, Any] = {"device": case.device, "batch": case.batch, "threads": case.threads}
+        fields["options"] = dict(case.options)
         if case.runner == "native":
             if case.framework is None or self.spec is None or self.weights is None:
                 raise UsageError(f"{case.model}: a native run needs a framework, a model spec and weights")
@@ -119,6 +125,11 @@ class Job:
             raise UsageError(f"{case.model}: backend {case.runner} needs an artifact")
         row = plugin_row(BACKENDS, case.runner)
         return {**fields, "runner": "backend", "plugin": row, "artifact": case.artifact, "plan": case.plan}
+
+    def variables(self) -> dict[str, str]:
+        """Environment variables that the case's options take. Raises UsageError for options that there are not."""
+        name = self.case.framework if self.case.runner == "native" else self.case.runner
+        return variables(FRAMEWORKS if self.case.runner == "native" else BACKENDS, name or "", self.case.options)
 
 
 @dataclass
@@ -133,7 +144,8 @@ class _Row:
     outputs: list[list[np.ndarray]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     sites: tuple[SiteRecord, ...] = ()
-    profiles: list[tuple[Kernel, ...]] = field(default_factory=list)
+    profiles: list[Profile] = field(default_factory=list)
+    plain: list[float] = field(default_factory=list)
     unfaithful: NotHonoured | None = None
     verdicts: "list[Verdict]" = field(default_factory=list)
     peak: int | None = None
@@ -141,6 +153,7 @@ class _Row:
         default_factory=lambda: {"visits": [], "warmups": [], "settled": [], "foreign_load": []}
     )
     notes: list[str] = field(default_factory=list)
+    profiled: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def call(self, cmd: str, limit: float, **fields: Any) -> dict[str, Any]:
@@ -158,14 +171,14 @@ class _Row:
 
     def open(self) -> None:
         """Start the worker, compile, run every feed once, verify. Runs in a thread of its own."""
-        opening, case = self.job.opening(), self.job.case
+        opening, variables, case = self.job.opening(), self.job.variables(), self.job.case
         cpus = environment.pinned_cpus(case.threads)
         if cpus is not None and len(cpus) < case.threads:
             self.notes.append(f"{case.threads} threads on the {len(cpus)} CPUs that this process may use")
         with self.lock:
             if self.stopped:
                 raise WorkerDied("the measurement was stopped")
-            self.worker = Worker(case.threads, case.device, cpus, self.job.python)
+            self.worker = Worker(case.threads, case.device, cpus, self.job.python, variables)
         reply = self.call("open", self.budget.open_limit, **opening)
         self.seconds.update(reply["seconds"])
         self.sites = wire.sites_of(reply["sites"])
@@ -205,10 +218,13 @@ class _Row:
         self.outputs = [*(self.run(feed) for feed in self.job.feeds[:-1]), last]
         self.verify("after")
 
-    def profile(self) -> None:
-        """One more profiled step. It may fail without costing the row, unless it shows other kernels than planned."""
+    def profile(self, passes: int) -> None:
+        """More profiled steps. They may fail without costing the row, unless they show other kernels than planned."""
         try:
-            self.profiles.append(wire.kernels_of(self.call("profile", self.budget.run_limit)["kernels"]))
+            reply = self.call("profile", passes * self.budget.run_limit, passes=passes)
+            self.profiles += wire.profiles_of(reply["profiles"])
+            self.plain += reply["plain"]
+            self.profiled += 1
         except NotHonoured as e:
             self.unfaithful = e
         except XframeError as e:
@@ -237,6 +253,7 @@ class _Row:
             seconds=self.seconds,
             sites=self.sites,
             profiles=tuple(self.profiles),
+            plain=tuple(self.plain),
             error=worst.error if worst else None,
             error_bound=worst.bound if worst else None,
             error_ratio=worst.ratio if worst else None,
@@ -344,11 +361,12 @@ def _group(
                 raise
             stop = e
     try:
-        for turn in range(budget.profile if stop is None else 0):
-            for row in [r for r in verified if len(r.profiles) == turn]:  # not those of which one failed
-                progress(row.job.case, f"profile {turn + 1} of {budget.profile}")
+        turns = min(PROFILE_VISITS, budget.profile) if stop is None else 0
+        for turn in range(turns):
+            for row in [r for r in verified if r.profiled == turn]:  # not those of which one failed
+                progress(row.job.case, f"profile {turn + 1} of {turns}")
                 settle([r.worker.pid for r in live if r.worker])
-                row.profile()
+                row.profile((budget.profile + turn) // turns)
     except KeyboardInterrupt as e:
         stop = e
     for row in verified:

@@ -24,7 +24,8 @@ from xframe.lowering.identity import identity
 from xframe.measure import FOREIGN, Budget, Job, Progress, measure
 from xframe.planning import Schedules
 from xframe.registry import LOWERINGS
-from xframe.types import Case, ConvSite, Device, Measurement, Outcome, Plan
+from xframe.results import Measurement
+from xframe.types import Case, ConvSite, Device, Outcome, Plan
 from xframe.worker import wire
 
 #: Profiled passes of each plan: one alone is too noisy to choose by.

@@ -4,14 +4,19 @@ Arrays cross these contracts as float32 numpy arrays; images are NCHW on the fra
 artifact's own declared layout on the backend side (the worker converts, outside any timed region).
 """
 
+from types import MappingProxyType
 from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
-from xframe.types import Artifact, ConvSite, Device, Kernel, ModelSpec, Plan, SiteRecord
+from xframe.types import Artifact, ConvSite, Device, ModelSpec, Plan, Profile, SiteRecord
 
 try:
     from typing import Protocol
 except ImportError:  # Python 3.6 and 3.7 in the environment of an old framework
     Protocol = object  # type: ignore[assignment]
+
+
+#: No switch of a plugin is turned.
+DEFAULTS = MappingProxyType({})  # type: Mapping[str, str]
 
 
 class Executable(Protocol):
@@ -34,8 +39,9 @@ class Executable(Protocol):
     def fetch(self) -> List[Any]:
         """The outputs of the last step, as numpy arrays."""
 
-    def profile(self) -> List[Kernel]:
-        """One step with per-kernel times; empty when the runner can't tell. Never used for timing the whole."""
+    def profile(self, passes: int) -> List[Profile]:
+        """So many steps with per-kernel times, each after one that is not profiled; empty when the runner can't tell.
+        Never used for timing the whole."""
 
     def close(self) -> None:
         """Free what it holds."""
@@ -45,8 +51,17 @@ class Framework(Protocol):
     layout: str  # layout of the exported graph's input: "NCHW" or "NHWC"
     version: str
 
-    def build(self, spec: ModelSpec, weights: Mapping[str, Any], device: str, batch: int, threads: int) -> Executable:
-        """The network built natively, inputs and outputs canonical."""
+    def build(
+        self,
+        spec: ModelSpec,
+        weights: Mapping[str, Any],
+        device: str,
+        batch: int,
+        threads: int,
+        options: Mapping[str, str] = DEFAULTS,
+    ) -> Executable:
+        """The network built natively, inputs and outputs canonical. ``options``: the switches of its registry row that
+        are not at their default; one that can't be had on ``device`` raises Unsupported."""
 
     def export(self, spec: ModelSpec, weights: Mapping[str, Any], batch: int) -> Any:
         """The network as an ``onnx.ModelProto`` with a fixed batch, made by the framework's own export route."""
@@ -86,8 +101,11 @@ class Live(Protocol):
 class Backend(Protocol):
     version: str
 
-    def compile(self, artifact: Artifact, plan: Plan, device: str, threads: int) -> Executable:
-        """Raises Unsupported, Unavailable, NotHonoured or XframeError, each with a reason."""
+    def compile(
+        self, artifact: Artifact, plan: Plan, device: str, threads: int, options: Mapping[str, str] = DEFAULTS
+    ) -> Executable:
+        """``options`` as in :meth:`Framework.build`. Raises Unsupported, Unavailable, NotHonoured or XframeError, each
+        with a reason."""
 
 
 class Lowering(Protocol):

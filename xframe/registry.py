@@ -5,20 +5,30 @@ A new framework, backend or lowering is one file and one row here. Standard libr
 
 import difflib
 import importlib
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Tuple
 
 from xframe.errors import Unavailable, UsageError
 
 
+class Switch(NamedTuple):
+    """An option of a plugin. ``values``: the default first. ``env``: value -> environment variables that it takes
+    before the plugin is imported; variables that end in ``_FLAGS`` are added to what is there."""
+
+    name: str
+    values: Tuple[str, ...]
+    env: Tuple[Tuple[str, Tuple[Tuple[str, str], ...]], ...] = ()
+
+
 class Row(NamedTuple):
     """``where`` is ``module:Class``; ``needs`` the modules it imports; ``extra`` the pip extra that brings them;
-    ``opt_in``: it is only in a comparison that names it."""
+    ``opt_in``: it is only in a comparison that names it; ``switches``: what can be turned on and off."""
 
     where: str
     needs: Tuple[str, ...]
     extra: str
     aliases: Tuple[str, ...] = ()
     opt_in: bool = False
+    switches: Tuple[Switch, ...] = ()
 
 
 FRAMEWORKS: Dict[str, Row] = {
@@ -64,6 +74,27 @@ def resolve(table: Dict[str, Row], name: str, what: str) -> str:
     close = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
     hint = "did you mean %s?" % " or ".join(close) if close else "there are: %s" % ", ".join(table)
     raise UsageError("unknown %s %r: %s" % (what, name, hint))
+
+
+def variables(table: Dict[str, Row], name: str, options: Iterable[Tuple[str, str]]) -> Dict[str, str]:
+    """The environment variables that a worker of the plugin ``name`` takes with these options.
+
+    Raises
+    ------
+    UsageError
+        There is no such switch, or it has no such value.
+    """
+    switches = {switch.name: switch for switch in table[name].switches}
+    found = {}  # type: Dict[str, str]
+    for option, value in options:
+        if option not in switches:
+            raise UsageError("%s has no switch %r; it has: %s" % (name, option, ", ".join(switches) or "none"))
+        if value not in switches[option].values:
+            values = ", ".join(switches[option].values)
+            raise UsageError("the switch %s of %s can't be %r; it can be: %s" % (option, name, value, values))
+        for variable, text in dict(switches[option].env).get(value, ()):
+            found[variable] = " ".join(filter(None, (found.get(variable), text)))
+    return found
 
 
 def load(table: Dict[str, Row], name: str) -> Any:

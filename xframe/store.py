@@ -3,37 +3,27 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from xframe.errors import XframeError
 from xframe.files import atomic
 from xframe.planning import BEST
-from xframe.types import Measurement, Outcome, Plan
+from xframe.results import LayerWork, Level, Machine, Measurement, Run
+from xframe.types import Case, ConvSite, Outcome, Plan
 from xframe.worker.timing import quartiles
-from xframe.worker.wire import plain
+from xframe.worker.wire import artifact_of, plain, profiles_of, sites_of
 
 #: Grows with every change that an older reader would misread.
-SCHEMA = 1
+SCHEMA = 2
 
 #: Keys that every row has, whatever became of it.
 ROW_KEYS = (
     "model", "framework", "backend", "lowering", "device", "batch", "threads", "direction", "outcome", "reason",
     "median_s", "iqr_s", "samples", "max_abs_error", "error_bound", "error_ratio", "peak_bytes", "compile_s", "notes",
-    "fallback", "schedules",
+    "fallback", "schedules", "options",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Run:
-    """One invocation. ``created`` is ISO 8601 with a time zone, ``command`` the argument list."""
-
-    schema: int
-    created: str
-    command: Sequence[str]
-    environment: Mapping[str, Any]
-    measurements: Sequence[Measurement]
 
 
 def row(measurement: Measurement) -> dict[str, Any]:
@@ -41,7 +31,8 @@ def row(measurement: Measurement) -> dict[str, Any]:
 
     ``backend`` is ``native`` or a backend's name; ``lowering`` is the plan's label for ``tvm``, ``auto`` for a runner
     that picks by itself; ``samples`` is a count; ``fallback`` maps site keys to the reason of the refusal;
-    ``schedules`` says of each convolution of a forced plan, once it was compiled, where its schedule is from.
+    ``schedules`` says of each convolution of a forced plan, once it was compiled, where its schedule is from;
+    ``options`` are the switches of the runner that are not at their default.
     """
     case, samples = measurement.case, measurement.samples
     timed = measurement.outcome == Outcome.OK  # the time of a wrong result is none: its raw samples alone are kept
@@ -71,6 +62,7 @@ def row(measurement: Measurement) -> dict[str, Any]:
             "schedules": [
                 {"site": s.site.key, "name": s.name, "schedule": s.schedule} for s in measurement.sites if s.schedule
             ],
+            "options": dict(case.options),
         }
     )
 
@@ -78,15 +70,15 @@ def row(measurement: Measurement) -> dict[str, Any]:
 def _detailed(measurement: Measurement) -> dict[str, Any]:
     """A row with what it was derived from."""
     case = measurement.case
-    artifact = case.artifact and {k: v for k, v in plain(case.artifact).items() if k != "conv_sites"}
     extra = {
         "cache": case.cache,
-        "artifact": artifact,
+        "artifact": case.artifact,
         "plan": case.plan.to_json(),
         "rounds_s": measurement.rounds,
         "seconds": measurement.seconds,
         "sites": measurement.sites,
         "profiles": measurement.profiles,
+        "plain_s": measurement.plain,
         "prediction": measurement.prediction,
         "environment": measurement.environment,
     }
@@ -116,6 +108,8 @@ def write(run: Run, folder: Path) -> Path:
         "created": run.created,
         "command": list(run.command),
         "environment": finite(plain(run.environment)),
+        "machines": finite(plain(run.machines)),
+        "layers": finite(plain(run.layers)),
         "rows": [_detailed(m) for m in run.measurements],
     }
     text = json.dumps(content, indent=1, allow_nan=False)
@@ -166,7 +160,7 @@ def read(path: Path) -> dict[str, Any]:
             f"{path} has schema {data['schema']!r}, this xframe reads {SCHEMA}: run it again, or read it with the"
             " version that wrote it"
         )
-    for key in ("created", "command", "environment", "rows"):
+    for key in ("created", "command", "environment", "machines", "layers", "rows"):
         if key not in data:
             raise XframeError(f"{path} lacks {key!r}: it was edited or cut; run it again")
     if not isinstance(data["rows"], list):
@@ -176,3 +170,71 @@ def read(path: Path) -> dict[str, Any]:
         if missing:
             raise XframeError(f"{path}: row {number} lacks {', '.join(missing)}; run it again")
     return data
+
+
+def load(path: Path) -> Run:
+    """The run that :func:`write` wrote, given the file or its folder.
+
+    Raises
+    ------
+    XframeError
+        As :func:`read`; or a value in it makes no sense.
+    """
+    data = read(path)
+    try:
+        return Run(
+            data["schema"],
+            data["created"],
+            tuple(data["command"]),
+            data["environment"],
+            tuple(map(_measurement, data["rows"])),
+            {int(threads): _machine(machine) for threads, machine in data["machines"].items()},
+            {int(batch): tuple(map(_layer, rows)) for batch, rows in data["layers"].items()},
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as e:
+        raise XframeError(f"{path} was edited or is damaged ({type(e).__name__}: {e}); run it again") from e
+
+
+def _measurement(row: Mapping[str, Any]) -> Measurement:
+    case = Case(
+        row["model"],
+        row["framework"],
+        row["backend"],
+        Plan.from_json(row["plan"]),
+        row["device"],
+        row["batch"],
+        row["threads"],
+        artifact_of(row["artifact"]),
+        row["cache"],
+        row["direction"],
+        tuple(row["options"].items()),
+    )
+    return Measurement(
+        case,
+        Outcome(row["outcome"]),
+        row["reason"],
+        tuple(map(tuple, row["rounds_s"])),
+        row["seconds"],
+        sites_of(row["sites"]),
+        profiles_of(row["profiles"]),
+        tuple(row["plain_s"]),
+        row["max_abs_error"],
+        row["error_bound"],
+        row["error_ratio"],
+        row["peak_bytes"],
+        row["environment"],
+        tuple(row["notes"]),
+        row["prediction"],
+    )
+
+
+def _machine(data: Mapping[str, Any]) -> Machine:
+    """The last level holds everything, for which JSON has no number."""
+    levels = (
+        Level(x["name"], math.inf if x["holds"] is None else x["holds"], x["bytes_per_s"]) for x in data["levels"]
+    )
+    return Machine(data["flop_per_s"], tuple(levels))
+
+
+def _layer(data: Mapping[str, Any]) -> LayerWork:
+    return LayerWork(**{**data, "site": ConvSite.parse(data["site"]) if data["site"] else None})

@@ -4,7 +4,7 @@ Standard library only, and written for Python 3.6 upwards, because the worker pr
 """
 
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any, Dict, Mapping, Optional, Tuple
 
@@ -300,11 +300,19 @@ class SiteRecord:
     schedule: str = ""
 
 
+#: What a kernel computes. ``layout``: the same values in another order or form; ``copy``: the same as they are.
+KINDS = ("conv", "fc", "pool", "norm", "activation", "elementwise", "softmax", "layout", "copy")
+#: What the host does outside kernels.
+HOST = ("python", "dispatch", "allocation", "copy")
+
+
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel seen in a profiled pass: seconds from its start; ``site`` when it belongs to a convolution.
+    """One kernel seen in a profiled pass: seconds from the pass's start; ``site`` when it belongs to a convolution.
 
-    ``role``: of its stage in the lowering (``pad``, ``product``, ...), where there is one.
+    ``role``: of its stage in the lowering (``pad``, ``product``, ...), where there is one. ``kind``: one of
+    :data:`KINDS`, empty if nobody can tell. ``layer``: the name of the spec's layer, in a backend of the ONNX node.
+    ``algorithm``: of a convolution, in its runner's own words (``brgconv:avx512_core``).
     """
 
     name: str
@@ -312,6 +320,33 @@ class Kernel:
     end: float
     site: Optional[ConvSite] = None
     role: str = ""
+    kind: str = ""
+    layer: str = ""
+    algorithm: str = ""
+
+
+@dataclass(frozen=True)
+class Span:
+    """What the host did for a time, of a kind in :data:`HOST`; seconds from the pass's start. Spans may nest."""
+
+    name: str
+    start: float
+    end: float
+    kind: str
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One profiled pass of ``wall`` seconds, from before its step until it was done.
+
+    Kernels of one thread do not overlap. ``cost``: seconds that the profiler itself added, by a calibration that does
+    not know this pass.
+    """
+
+    wall: float
+    kernels: Tuple[Kernel, ...]
+    host: Tuple[Span, ...] = ()
+    cost: float = 0.0
 
 
 class Outcome(str, Enum):
@@ -328,7 +363,10 @@ class Outcome(str, Enum):
 
 @dataclass(frozen=True)
 class Case:
-    """One thing to measure. ``runner``: ``native`` or a backend; ``framework``: None for a user's ONNX file."""
+    """One thing to measure. ``runner``: ``native`` or a backend; ``framework``: None for a user's ONNX file.
+
+    ``options``: the switches of its plugin that are not at their default, by name.
+    """
 
     model: str
     framework: Optional[str]
@@ -340,46 +378,4 @@ class Case:
     artifact: Optional[Artifact] = None
     cache: str = "hot"
     direction: str = "forward"
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """The result of a case. ``rounds`` are raw seconds, one tuple per visit; statistics are derived, never stored.
-    ``profiles`` are the kernels of each profiled pass.
-
-    ``seconds``: one-off times by name (``import``, ``compile``, ``first``). ``error`` is the largest absolute deviation
-    from the float64 reference over all checked inputs; ``error_ratio`` the largest of deviation over its own element's
-    bound (below 1 in a verified row); ``error_bound`` the bound at that element. ``peak_bytes`` is the worker's peak
-    resident memory. ``prediction``: what a plan ``best`` should take (``xframe.analysis.costs``), else empty.
-    """
-
-    case: Case
-    outcome: Outcome
-    reason: str = ""
-    rounds: Tuple[Tuple[float, ...], ...] = ()
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    sites: Tuple[SiteRecord, ...] = ()
-    profiles: Tuple[Tuple[Kernel, ...], ...] = ()
-    error: Optional[float] = None
-    error_bound: Optional[float] = None
-    error_ratio: Optional[float] = None
-    peak_bytes: Optional[int] = None
-    environment: Mapping[str, Any] = field(default_factory=dict)
-    notes: Tuple[str, ...] = ()
-    prediction: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self):
-        if self.outcome == Outcome.OK and not self.samples:
-            raise ValueError("an OK measurement needs samples: %r" % (self.case,))
-        if self.outcome != Outcome.OK and not self.reason:
-            raise ValueError("outcome %s needs a reason" % self.outcome.value)
-
-    @property
-    def samples(self) -> Tuple[float, ...]:
-        """All raw seconds, rounds joined."""
-        return tuple(s for r in self.rounds for s in r)
-
-    @property
-    def kernels(self) -> Tuple[Kernel, ...]:
-        """The kernels of the first profiled pass; empty where there is none."""
-        return self.profiles[0] if self.profiles else ()
+    options: Tuple[Tuple[str, str], ...] = ()

@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from xframe.analysis.roofline import COMPUTE, Level, Machine, Work, attainable
+from xframe.analysis.roofline import COMPUTE, Work, attainable
+from xframe.results import Level, Machine
 
 #: 100 FLOP/s; a cache of 10 bytes at 50 bytes/s, and memory at 5.
 MACHINE = Machine(100.0, (Level("L2", 10, 50.0), Level("memory", math.inf, 5.0)))

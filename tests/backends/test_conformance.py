@@ -67,7 +67,7 @@ def test_its_facts_can_be_written_down(backend, model):
     executable = backend.compile(model, AUTO, "cpu", 1)
     executable.bind([zoo.inputs(i.shape, 0) for i in model.inputs])
     executable.step()
-    kernels = executable.profile()
+    kernels = executable.profile(1)[0].kernels
     assert all(0 <= k.start <= k.end for k in kernels)
     assert {k.site for k in kernels} - {None} <= {s for _, s in model.conv_sites}
     for fact in (executable.sites, executable.seconds, executable.environment, executable.notes, kernels):

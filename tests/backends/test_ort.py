@@ -55,7 +55,7 @@ def test_a_plans_label_is_the_optimisation_level(model, label):
     assert built.environment["optimization_level"] == f"ORT_{wanted}"
     built.bind([feed(0)])
     built.step()
-    kernels = {k.name.split()[0] for k in built.profile()}
+    kernels = {k.name.split()[0] for k in built.profile(1)[0].kernels}
     assert ("Relu" in kernels) == (label in ("disabled", "basic"))  # else it is in the convolution
     built.close()
 
@@ -117,7 +117,7 @@ def test_environment_says_what_ran(executable):
 def test_profile_joins_convolutions_to_sites(executable, model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     executable.bind([feed(1)])
-    kernels = executable.profile()
+    kernels = executable.profile(1)[0].kernels
     assert [k.site for k in kernels if k.site] == [site for _, site in model.conv_sites]
     assert all(0 <= k.start <= k.end for k in kernels)
     assert all(a.end <= b.start + 1e-6 for a, b in itertools.pairwise(kernels))
@@ -151,7 +151,7 @@ def test_a_shape_that_fits_two_sites_is_joined_to_none():
 
 def test_profile_before_bind_is_refused(executable):
     with pytest.raises(XframeError, match="after bind"):
-        executable.profile()
+        executable.profile(1)
 
 
 def test_wrong_number_of_feeds(executable):

@@ -114,7 +114,7 @@ def test_outputs_follow_inputs_and_stay(backend, loaded):
 def test_profile_ties_kernels_to_their_site(backend, loaded):
     executable = backend.compile(loaded, forced(loaded, "winograd"), "cpu", 2)
     outputs(executable, conv_data(SITE, 1)[0])
-    kernels = executable.profile()
+    kernels = executable.profile(1)[0].kernels
     mine = [k for k in kernels if k.site == SITE]
     roles = ["pad", "input", "product", "output"]
     assert [k.name for k in mine] == [f"conv1_winograd_{r}" for r in roles]
@@ -126,14 +126,14 @@ def test_a_profile_leaves_no_trace(backend, loaded):
     executable = backend.compile(loaded, forced(loaded, "direct"), "cpu", 2)
     x = conv_data(SITE, 1)[0]
     before = outputs(executable, x)
-    first, second = executable.profile(), executable.profile()
+    first, second = executable.profile(1)[0].kernels, executable.profile(1)[0].kernels
     assert [k.name for k in first] == [k.name for k in second]
     assert np.array_equal(executable.fetch()[0], before)
     seen = []
     executable._machine["set_instrument"](lambda *args: seen.append(args))
     executable.step()
     assert seen  # so that none seen below means none called
-    executable.profile()
+    executable.profile(1)
     seen.clear()
     executable.step()
     assert not seen
@@ -155,7 +155,7 @@ def test_profile_of_equal_convolutions(backend, tmp_path):
     loaded = artifact.load(tmp_path / "m.onnx")
     executable = backend.compile(loaded, forced(loaded, "fft"), "cpu", 2)
     outputs(executable, x)
-    products = [k for k in executable.profile() if k.site == site and k.name.endswith("product")]
+    products = [k for k in executable.profile(1)[0].kernels if k.site == site and k.name.endswith("product")]
     assert len(products) == 3
 
 
@@ -165,7 +165,7 @@ def test_a_kernel_that_did_not_run_is_not_honoured(backend, loaded):
     executable.sites = (SiteRecord(SITE, "conv1", "winograd", "winograd"),)
     outputs(executable, conv_data(SITE, 1)[0])
     with pytest.raises(NotHonoured, match="conv1"):
-        executable.profile()
+        executable.profile(1)
 
 
 def test_only_a_cpu(backend, loaded):

@@ -9,6 +9,7 @@ import onnx
 from xframe.equivalence.graph import from_onnx, run
 from xframe.equivalence.reference import OPERATORS
 from xframe.errors import Unsupported, XframeError
+from xframe.protocols import DEFAULTS
 
 
 class Executable:
@@ -38,7 +39,7 @@ class Executable:
 class Honest:
     version = "1.0"
 
-    def compile(self, artifact, plan, device, threads):
+    def compile(self, artifact, plan, device, threads, options=DEFAULTS):
         return self.made(from_onnx(artifact), plan)
 
     def made(self, graph, plan):
@@ -84,10 +85,10 @@ class WrongFusion(Honest):
 class OneOutput(WrongPool):
     """It takes no network with several outputs."""
 
-    def compile(self, artifact, plan, device, threads):
+    def compile(self, artifact, plan, device, threads, options=DEFAULTS):
         if len(onnx.load(artifact.path).graph.output) > 1:
             raise Unsupported("networks with one output only")
-        return super().compile(artifact, plan, device, threads)
+        return super().compile(artifact, plan, device, threads, options)
 
 
 class NaN(Honest):
@@ -96,12 +97,12 @@ class NaN(Honest):
 
 
 class Refuses(Honest):
-    def compile(self, artifact, plan, device, threads):
+    def compile(self, artifact, plan, device, threads, options=DEFAULTS):
         raise Unsupported("no max pooling here")
 
 
 class Fails(Honest):
-    def compile(self, artifact, plan, device, threads):
+    def compile(self, artifact, plan, device, threads, options=DEFAULTS):
         raise XframeError("the compiler broke")
 
 

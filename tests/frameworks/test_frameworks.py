@@ -97,7 +97,7 @@ def test_bind_step_fetch(framework):
     assert not np.array_equal(first, second)
     np.testing.assert_array_equal(first, kept)  # a later step must not write into what was fetched
     close(first, want)
-    assert network.profile() == []
+    assert network.profile(1) == []
     assert list(network.sites) == []
     assert network.environment
     assert all(s >= 0 for s in network.seconds.values())

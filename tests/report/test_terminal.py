@@ -6,8 +6,9 @@ import re
 import pytest
 
 from xframe.report import terminal
-from xframe.store import SCHEMA, Run
-from xframe.types import Artifact, Case, ConvSite, Kernel, Measurement, Outcome, Plan, SiteRecord
+from xframe.results import Measurement, Run
+from xframe.store import SCHEMA
+from xframe.types import Artifact, Case, ConvSite, Kernel, Outcome, Plan, Profile, SiteRecord
 
 CONV1 = ConvSite(1, 3, (224, 224), 64, (11, 11), (4, 4), (2, 2, 2, 2))
 CONV2 = ConvSite(1, 64, (27, 27), 192, (5, 5), pads=(2, 2, 2, 2))
@@ -21,7 +22,7 @@ def measurement(framework, runner, seconds, plan=None, kernels=(), batch=1, thre
     case = Case("alexnet", framework, runner, plan or Plan(), "cpu", batch, threads, artifact)
     rounds = ((seconds, seconds * 1.5), (seconds,)) if seconds else ()
     placed = tuple(Kernel("k", i, i + s, site) for i, (site, s) in enumerate(kernels))
-    return Measurement(case, outcome, rounds=rounds, profiles=(placed,), **fields)
+    return Measurement(case, outcome, rounds=rounds, profiles=(Profile(sum(s for _, s in kernels), placed),), **fields)
 
 
 def text(*measurements, request=None):

@@ -10,8 +10,9 @@ import time
 import numpy as np
 
 from xframe.errors import NotHonoured, Unsupported
+from xframe.protocols import DEFAULTS
 from xframe.registry import FRAMEWORKS
-from xframe.types import ConvSite, Kernel, Rounding, SiteRecord
+from xframe.types import ConvSite, Kernel, Profile, Rounding, SiteRecord, Span
 
 SITE = ConvSite(1, 3, (4, 4), 8, (3, 3))
 SCALE = 3.0
@@ -49,8 +50,9 @@ class Executable:
     def fetch(self):
         return self.out
 
-    def profile(self):
-        return [Kernel("conv1_direct", 0.0, 1e-3, SITE), Kernel("copy", 1e-3, 1.5e-3)]
+    def profile(self, passes):
+        kernels = (Kernel("conv1_direct", 0.0, 1e-3, SITE, kind="conv"), Kernel("copy", 1e-3, 1.5e-3))
+        return [Profile(2e-3, kernels, (Span("call", 0.0, 2e-3, "python"),), 1e-5)] * passes
 
     def close(self):
         pass
@@ -61,7 +63,7 @@ class Fine:
     layout = "NCHW"
     executable = Executable
 
-    def build(self, spec, weights, device, batch, threads):
+    def build(self, spec, weights, device, batch, threads, options=DEFAULTS):
         return self.executable()
 
 
@@ -70,7 +72,7 @@ def fake(**members):
     return type("Fake", (Fine,), {"executable": type("Fake", (Executable,), members)})
 
 
-def _abort(self):
+def _abort(self, *_):
     print("about to abort", file=sys.stderr, flush=True)
     os.abort()
 
@@ -106,7 +108,7 @@ def _noise(self):
     return expected(self.feeds)
 
 
-def _not_honoured(self):
+def _not_honoured(self, passes):
     raise NotHonoured("no kernel of it ran")
 
 
@@ -142,18 +144,28 @@ BadProfile = fake(profile=_abort)
 OtherKernels = fake(profile=_not_honoured)
 
 
+class Options(Fine):
+    """Its environment tells the options that it was given."""
+
+    def build(self, spec, weights, device, batch, threads, options=DEFAULTS):
+        made = self.executable()
+        seen = {"options": dict(options), "mode": os.environ.get("FAKE_MODE"), "flags": os.environ.get("FAKE_FLAGS")}
+        made.environment = {**made.environment, **seen}
+        return made
+
+
 class CrashInBuild(Fine):
-    def build(self, spec, weights, device, batch, threads):
+    def build(self, spec, weights, device, batch, threads, options=DEFAULTS):
         os._exit(3)
 
 
 class Refuses(Fine):
-    def build(self, spec, weights, device, batch, threads):
+    def build(self, spec, weights, device, batch, threads, options=DEFAULTS):
         raise Unsupported("no dilation here")
 
 
 class Unfaithful(Fine):
-    def build(self, spec, weights, device, batch, threads):
+    def build(self, spec, weights, device, batch, threads, options=DEFAULTS):
         raise NotHonoured("something else ran")
 
 
@@ -162,7 +174,7 @@ class Nhwc:
 
     version = "1.0"
 
-    def compile(self, artifact, plan, device, threads):
+    def compile(self, artifact, plan, device, threads, options=DEFAULTS):
         def compute(self):
             return [self.feeds[0] + 100 * np.arange(self.feeds[0].shape[3], dtype="float32")]
 
@@ -193,7 +205,7 @@ class ExportFails(Fine):
 class Alone(Fine):
     """A backend whose notes tell which frameworks it could not import."""
 
-    def compile(self, artifact, plan, device, threads):
+    def compile(self, artifact, plan, device, threads, options=DEFAULTS):
         made, made.notes = self.executable(), []
         for row in FRAMEWORKS.values():
             try:

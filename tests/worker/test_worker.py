@@ -38,7 +38,7 @@ def opened(worker, tmp_path):
     def open_fake(name):
         weights = tmp_path / "weights.npz"
         np.savez(weights, w=np.ones(3, "float32"))
-        fields = {"device": "cpu", "batch": 1, "threads": 1, "spec": SPEC.to_json(), "weights": weights}
+        fields = {"device": "cpu", "batch": 1, "threads": 1, "options": {}, "spec": SPEC.to_json(), "weights": weights}
         return worker.call("open", 30, runner="native", plugin=[name, "fakes:" + name, [], "none"], **fields)
 
     return open_fake
@@ -66,13 +66,17 @@ def test_open_run_time_fetch_profile(worker, opened):
     assert len(timed["seconds"]) == 4
     assert all(s >= fakes.Executable.pause for s in timed["seconds"])
     assert np.array_equal(worker.fetch(30)[0], 3 * FEED)
-    assert wire.kernels_of(worker.call("profile", 30)["kernels"])[0].site == fakes.SITE
+    reply = worker.call("profile", 30, passes=3)
+    profiles = wire.profiles_of(reply["profiles"])
+    assert (len(profiles), len(reply["plain"])) == (3, 3)
+    assert profiles[0].kernels[0].site == fakes.SITE
+    assert all(s >= fakes.Executable.pause for s in reply["plain"])
 
 
 def test_peak_memory_is_the_workers_own_not_its_parents():
     ballast = np.ones(50_000_000)  # 400 MB here, none there
     row = ["n", "fakes:Nhwc", [], ""]
-    fields = {"device": "cpu", "batch": 1, "threads": 1, "plan": Plan(), "artifact": None}
+    fields = {"device": "cpu", "batch": 1, "threads": 1, "options": {}, "plan": Plan(), "artifact": None}
     with Worker(1) as heavy:
         reply = heavy.call("open", 30, runner="backend", plugin=row, **fields)
     assert 10 << 20 < reply["peak_bytes"] < ballast.nbytes
@@ -90,7 +94,7 @@ def test_layout_is_converted_outside(worker):
     nhwc = TensorInfo("x", (1, 4, 5, 3), "float32", "NHWC")
     artifact = Artifact("a.onnx", "", "m", "fake", "1", 17, (nhwc,), (nhwc,), ())
     row = ["nhwc", "fakes:Nhwc", [], "none"]
-    fields = {"device": "cpu", "batch": 1, "threads": 1, "artifact": artifact, "plan": Plan()}
+    fields = {"device": "cpu", "batch": 1, "threads": 1, "options": {}, "artifact": artifact, "plan": Plan()}
     worker.call("open", 30, runner="backend", plugin=row, **fields)
     feed = np.random.default_rng(0).standard_normal((1, 3, 4, 5)).astype("float32")
     outputs, _ = worker.run([feed], 30)
@@ -108,7 +112,7 @@ def test_only_a_step_as_long_as_the_cap_goes_without_warm_up(worker, opened):
 
 
 def test_a_backend_runs_without_any_framework(worker):
-    fields = {"device": "cpu", "batch": 1, "threads": 1, "artifact": None, "plan": Plan()}
+    fields = {"device": "cpu", "batch": 1, "threads": 1, "options": {}, "artifact": None, "plan": Plan()}
     reply = worker.call("open", 30, runner="backend", plugin=["n", "fakes:Alone", [], ""], **fields)
     assert reply["notes"] == [f"{row.needs[0]} does not import" for row in FRAMEWORKS.values()]
 
@@ -140,7 +144,7 @@ def test_a_death_is_put_into_words(worker, opened, name, words):
     with pytest.raises(errors.WorkerDied, match=words):
         worker.run([FEED], 30)
     with pytest.raises(errors.WorkerDied, match="after its end"):
-        worker.call("profile", 30)
+        worker.call("profile", 30, passes=1)
 
 
 def test_python_errors_are_one_line_and_the_traceback_is_in_the_log(worker, opened):
@@ -150,7 +154,7 @@ def test_python_errors_are_one_line_and_the_traceback_is_in_the_log(worker, open
     assert str(e.value) == "ValueError: first line"
     assert "Traceback" in worker.log()
     with pytest.raises(errors.XframeError, match="first line"):
-        worker.call("profile", 30)  # it lives on
+        worker.call("profile", 30, passes=1)  # it lives on
 
 
 def test_memory_error_says_so(worker, opened):
@@ -170,7 +174,14 @@ def test_what_a_dead_worker_started_dies_too(worker, opened, monkeypatch, tmp_pa
     pid_file = tmp_path / "pid"
     monkeypatch.setenv("FAKE_PID_FILE", str(pid_file))
     with Worker(1) as other:
-        fields = {"device": "cpu", "batch": 1, "threads": 1, "spec": SPEC.to_json(), "weights": tmp_path / "w.npz"}
+        fields = {
+            "device": "cpu",
+            "batch": 1,
+            "threads": 1,
+            "options": {},
+            "spec": SPEC.to_json(),
+            "weights": tmp_path / "w.npz",
+        }
         np.savez(tmp_path / "w.npz", w=np.ones(1))
         other.call("open", 30, runner="native", plugin=["o", "fakes:Orphan", [], "none"], **fields)
         with pytest.raises(errors.WorkerDied, match="exit code 7"):
@@ -190,7 +201,7 @@ def test_order_and_names_of_commands_are_checked(worker):
 
 
 def test_missing_module_and_missing_interpreter_are_unavailable(worker):
-    fields = {"device": "cpu", "batch": 1, "threads": 1, "runner": "native"}
+    fields = {"device": "cpu", "batch": 1, "threads": 1, "options": {}, "runner": "native"}
     with pytest.raises(errors.Unavailable, match=r"pip install 'xframe-eval\[cafe\]'"):
         worker.call("open", 30, plugin=["caffe", "fakes:Fine", ["no_such_module_here"], "cafe"], **fields)
     with pytest.raises(errors.Unavailable, match="can't start a worker with /no/such/python"):
@@ -201,7 +212,7 @@ def test_worker_is_pinned_before_anything_is_imported():
     cpu = max(os.sched_getaffinity(0))
     with Worker(1, cpus=[cpu]) as w:
         w.call("open", 30, runner="backend", plugin=["n", "fakes:Nhwc", [], ""], device="cpu", batch=1, threads=1,
-               plan=Plan(), artifact=None)  # fmt: skip
+               options={}, plan=Plan(), artifact=None)  # fmt: skip
         assert os.sched_getaffinity(w.pid) == {cpu}
 
 

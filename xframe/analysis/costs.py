@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from xframe.analysis import pbqp
-from xframe.types import ConvSite, Measurement, Outcome
+from xframe.results import Measurement
+from xframe.types import ConvSite, Outcome
 
 #: Roles of the stages that only change the form of an image.
 CONVERSIONS = frozenset({"pad", "space_to_depth"})
@@ -79,7 +80,7 @@ class Costs:
                 failed[m.case.plan.label] = (m.outcome.value, m.reason or "; ".join(m.notes))
                 continue
             passes = []
-            for one in m.profiles:
+            for one in (p.kernels for p in m.profiles):
                 spent: Counter[tuple[ConvSite | None, bool]] = Counter()
                 for k in one:
                     spent[k.site, k.role in CONVERSIONS] += k.end - k.start  # type: ignore[assignment]

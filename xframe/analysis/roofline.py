@@ -7,35 +7,11 @@ roofs of several kernels add up.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
+from xframe.results import Machine
+
 COMPUTE = "compute"
-
-
-@dataclass(frozen=True)
-class Level:
-    """A level of the memory: ``holds`` bytes of data that are used again, read at ``bytes_per_s`` by all threads."""
-
-    name: str
-    holds: float
-    bytes_per_s: float
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What some threads reach at most. ``levels``: the nearest first; the last holds everything."""
-
-    flop_per_s: float
-    levels: tuple[Level, ...]
-
-    def __post_init__(self) -> None:
-        if not self.levels or not math.isinf(self.levels[-1].holds):
-            raise ValueError(f"the last level holds everything, and these do not end with one: {self.levels}")
-
-    def place(self, size: float) -> int:
-        """The position of the nearest level that holds ``size`` bytes."""
-        return next(i for i, level in enumerate(self.levels) if size <= level.holds)
 
 
 @dataclass(frozen=True)

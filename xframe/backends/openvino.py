@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from xframe.errors import NotHonoured, Unsupported, XframeError
-from xframe.types import Artifact, Kernel, Plan, SiteRecord
+from xframe.protocols import DEFAULTS
+from xframe.types import Artifact, Kernel, Plan, Profile, SiteRecord
 
 # When it is imported, OpenVINO reports over the network from a thread and a fork, unless it can't find what does it.
 sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
@@ -24,7 +25,9 @@ class OpenVino:
 
     version = ov.__version__.partition("-")[0]
 
-    def compile(self, artifact: Artifact, plan: Plan, device: str, threads: int) -> "OpenVinoExecutable":
+    def compile(
+        self, artifact: Artifact, plan: Plan, device: str, threads: int, options: Mapping[str, str] = DEFAULTS
+    ) -> "OpenVinoExecutable":
         """One stream of ``threads`` threads, tuned for latency, all arithmetic in float32.
 
         Raises
@@ -102,7 +105,7 @@ class OpenVinoExecutable:
         """Copies of the outputs of the last step."""
         return [self._request.get_output_tensor(i).data.copy() for i in range(len(self._artifact.outputs))]
 
-    def profile(self) -> list[Kernel]:
+    def profile(self, passes: int) -> list[Profile]:
         """The nodes of one run of a second compiled model, which counts; it tells how long each took, not when.
 
         A node has its site where it is still called after the ONNX convolution: those that took in a batch
@@ -120,7 +123,7 @@ class OpenVinoExecutable:
                 start, end = end, end + node.real_time.total_seconds()
                 site = sites.get(node.node_name.removesuffix(_FUSED))
                 kernels.append(Kernel(f"{node.exec_type} {node.node_name}", start, end, site))
-        return kernels
+        return [Profile(end, tuple(kernels))]
 
     def close(self) -> None:
         """Drop the model and its buffers."""

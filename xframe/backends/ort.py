@@ -12,7 +12,8 @@ import numpy as np
 import onnxruntime as ort
 
 from xframe.errors import NotHonoured, Unavailable, Unsupported, UsageError, XframeError
-from xframe.types import OPTIMIZATIONS, Artifact, ConvSite, Kernel, Plan, SiteRecord
+from xframe.protocols import DEFAULTS
+from xframe.types import OPTIMIZATIONS, Artifact, ConvSite, Kernel, Plan, Profile, SiteRecord
 
 #: Its logger repeats on stderr what its exceptions say.
 _FATAL = 4
@@ -83,7 +84,9 @@ class OnnxRuntime:
 
     version = ort.__version__
 
-    def compile(self, artifact: Artifact, plan: Plan, device: str, threads: int) -> "OrtExecutable":
+    def compile(
+        self, artifact: Artifact, plan: Plan, device: str, threads: int, options: Mapping[str, str] = DEFAULTS
+    ) -> "OrtExecutable":
         """A session on ``device`` with all graph optimisations, or those of the plan's label (see :data:`LEVELS`).
 
         Raises
@@ -175,7 +178,7 @@ class OrtExecutable:
         """Copies of the outputs of the last step."""
         return list(self._binding.copy_outputs_to_cpu())
 
-    def profile(self) -> list[Kernel]:
+    def profile(self, passes: int) -> list[Profile]:
         """The nodes of one run in a second session that profiles (seconds from the run's start; CPU times).
 
         Such a session is slower than the timed one. A convolution is joined to its site by shape; one that fits several
@@ -196,7 +199,8 @@ class OrtExecutable:
             for _ in range(3):  # the first runs allocate
                 session.run(None, feeds)
             events = json.loads(Path(session.end_profiling()).read_text())
-        return kernels(events, {site for _, site in self._artifact.conv_sites})
+        found = kernels(events, {site for _, site in self._artifact.conv_sites})
+        return [Profile(max(k.end for k in found), tuple(found))] if found else []
 
     def close(self) -> None:
         """Drop the session and its buffers."""

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ import tvm_ffi
 from xframe import files
 from xframe.errors import NotHonoured, Unavailable, Unsupported, XframeError
 from xframe.lowering.identity import identity
-from xframe.types import Artifact, ConvSite, Kernel, Plan, SiteRecord
+from xframe.protocols import DEFAULTS
+from xframe.types import Artifact, ConvSite, Kernel, Plan, Profile, SiteRecord
 from xframe.worker import wire
 
 CPU, POOLED = 1, 2  # DLPack's device type; the allocator that keeps memory between runs
@@ -36,7 +38,9 @@ class Tvm:
     def __init__(self) -> None:
         self.version = importlib.metadata.version("apache-tvm")
 
-    def compile(self, artifact: Artifact, plan: Plan, device: str, threads: int) -> "TvmExecutable":
+    def compile(
+        self, artifact: Artifact, plan: Plan, device: str, threads: int, options: Mapping[str, str] = DEFAULTS
+    ) -> "TvmExecutable":
         """Compile, or take from the cache what was compiled of the same artifact, plan, machine and sources.
 
         Raises
@@ -123,12 +127,16 @@ class TvmExecutable:
         outputs = [self._out] if isinstance(self._out, tvm_ffi.Tensor) else list(self._out)
         return [np.from_dlpack(x).copy() for x in outputs]
 
-    def profile(self) -> list[Kernel]:
-        """One more step, during which the virtual machine calls back around each kernel.
+    def profile(self, passes: int) -> list[Profile]:
+        """Steps during which the virtual machine calls back around each kernel.
 
         Equal convolutions share their kernels, under the first one's name. Raises NotHonoured when fewer kernels of its
         lowering ran at a planned site than there are convolutions.
         """
+        return [self._profiled() for _ in range(passes)]
+
+    def _profiled(self) -> Profile:
+        self.step()
         seen = []
 
         def watch(_, name, before, __, *___):
@@ -139,6 +147,7 @@ class TvmExecutable:
         try:
             start = time.perf_counter()
             self.step()
+            wall = time.perf_counter() - start
         finally:
             self._machine["set_instrument"](None)
         sites = {s.name: s for s in self.sites}
@@ -154,7 +163,7 @@ class TvmExecutable:
         missing = [s.name for s in self.sites if s.requested and ran[s.site] < planned[s.site]]
         if missing:
             raise NotHonoured(f"no kernel of the forced lowering ran at {', '.join(missing)}")
-        return kernels
+        return Profile(wall, tuple(kernels))
 
     def close(self) -> None:
         self._args, self._out, self._parameters = [], None, []

@@ -12,11 +12,11 @@ import typer
 
 from xframe.cli import console, options
 from xframe.errors import UsageError
-from xframe.types import Measurement, Outcome
+from xframe.results import Measurement, Run
+from xframe.types import Outcome
 
 if TYPE_CHECKING:
     from xframe.comparison import Request
-    from xframe.store import Run
 
 
 def compare(

@@ -10,7 +10,7 @@ import numpy as np
 
 from xframe import zoo
 from xframe.errors import UsageError
-from xframe.types import Kernel, Layer, ModelSpec, SiteRecord
+from xframe.types import Layer, ModelSpec, Profile, SiteRecord
 
 
 class Network:
@@ -34,8 +34,8 @@ class Network:
             raise UsageError(f"this network was built for one float32{list(self._shape)} input and got {got}")
         return feeds[0]
 
-    def profile(self) -> list[Kernel]:
-        """Always empty: per-kernel times of the frameworks are not read."""
+    def profile(self, passes: int) -> list[Profile]:
+        """None, unless a subclass can tell."""
         return []
 
     def close(self) -> None:

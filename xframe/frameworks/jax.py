@@ -12,6 +12,7 @@ from jax import lax
 
 from xframe.errors import Unavailable
 from xframe.frameworks import common
+from xframe.protocols import DEFAULTS
 from xframe.types import Layer, ModelSpec
 
 Weights = Mapping[str, Any]  # of one layer, without the layer's name
@@ -138,7 +139,15 @@ class Jax:
     layout = "NHWC"
     version = jax.__version__
 
-    def build(self, spec: ModelSpec, weights: Mapping[str, Any], device: str, batch: int, threads: int) -> _Network:
+    def build(
+        self,
+        spec: ModelSpec,
+        weights: Mapping[str, Any],
+        device: str,
+        batch: int,
+        threads: int,
+        options: Mapping[str, str] = DEFAULTS,
+    ) -> _Network:
         """The network compiled ahead of time, weights as arguments; float32 throughout (precision ``highest``).
 
         XLA sizes its thread pool once per process, when its first device is made, from ``$NPROC``.

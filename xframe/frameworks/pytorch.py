@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from xframe import files, zoo
 from xframe.errors import Unavailable, XframeError
 from xframe.frameworks import common
+from xframe.protocols import DEFAULTS
 from xframe.types import Layer, ModelSpec
 
 
@@ -195,7 +196,15 @@ class PyTorch:
     layout = "NCHW"
     version = torch.__version__
 
-    def build(self, spec: ModelSpec, weights: Mapping[str, Any], device: str, batch: int, threads: int) -> _Network:
+    def build(
+        self,
+        spec: ModelSpec,
+        weights: Mapping[str, Any],
+        device: str,
+        batch: int,
+        threads: int,
+        options: Mapping[str, str] = DEFAULTS,
+    ) -> _Network:
         """The network in eager mode; float32 throughout, TF32 off.
 
         Raises
@@ -244,7 +253,15 @@ class PyTorch:
 class Compiled(PyTorch):
     """The same module through ``torch.compile``; its export is PyTorch's."""
 
-    def build(self, spec: ModelSpec, weights: Mapping[str, Any], device: str, batch: int, threads: int) -> _Network:
+    def build(
+        self,
+        spec: ModelSpec,
+        weights: Mapping[str, Any],
+        device: str,
+        batch: int,
+        threads: int,
+        options: Mapping[str, str] = DEFAULTS,
+    ) -> _Network:
         """The network compiled, one step run. Its cache is below :func:`xframe.files.home`.
 
         Raises
@@ -254,6 +271,6 @@ class Compiled(PyTorch):
         XframeError
             Inductor failed; the message has its words.
         """
-        network = super().build(spec, weights, device, batch, threads)
+        network = super().build(spec, weights, device, batch, threads, options)
         network.compile()
         return network

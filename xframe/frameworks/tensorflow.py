@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from xframe.errors import Unavailable
 from xframe.frameworks import common
+from xframe.protocols import DEFAULTS
 from xframe.types import Layer, ModelSpec
 
 Weights = Mapping[str, Any]
@@ -180,7 +181,15 @@ class TensorFlow:
     layout = "NHWC"
     version = tf.__version__
 
-    def build(self, spec: ModelSpec, weights: Weights, device: str, batch: int, threads: int) -> _Network:
+    def build(
+        self,
+        spec: ModelSpec,
+        weights: Weights,
+        device: str,
+        batch: int,
+        threads: int,
+        options: Mapping[str, str] = DEFAULTS,
+    ) -> _Network:
         """The network as one concrete function; float32 throughout, TF32 off.
 
         All weights but those of fc are constants of its graph, as in a frozen model: oneDNN then keeps them reordered.

@@ -12,8 +12,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from xframe.store import Run, row
-from xframe.types import ConvSite, Measurement, Outcome
+from xframe.results import Measurement, Run
+from xframe.store import row
+from xframe.types import ConvSite, Outcome
 
 #: Columns to fill where there is no terminal that tells its own width.
 WIDTH = 100
@@ -81,6 +82,7 @@ def _table(rows: Sequence[Measurement], notes: _Notes) -> Table:
     for m in rows:
         flat = row(m)
         texts = [f"{m.outcome.value}: {m.reason}"] if m.reason else []
+        texts += [f"with {name} {value}" for name, value in m.case.options]
         texts += [_fallback(m)] if m.case.plan.fallback else []
         texts += [text] if (text := _schedules(m)) else []
         cells = [

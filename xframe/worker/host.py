@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from xframe import errors, registry
 from xframe.worker import wire
@@ -23,8 +23,11 @@ _OUT_OF_MEMORY = ("bad_alloc", "MemoryError", "Cannot allocate memory", "out of 
 _SETTLE = 0.3
 
 
-def worker_environment(threads: int, device: str = "cpu") -> Dict[str, str]:
-    """Environment variables of a worker: every runtime gets the same number of threads, and is asked to be quiet."""
+def worker_environment(threads: int, device: str = "cpu", more: Optional[Mapping[str, str]] = None) -> Dict[str, str]:
+    """Environment variables of a worker: every runtime gets the same number of threads, and is asked to be quiet.
+
+    ``more`` are set too; those that end in ``_FLAGS`` are added to what is there.
+    """
     env = {k: v for k, v in os.environ.items() if k not in _UNEVEN}
     for name in ("OMP", "OPENBLAS", "MKL", "TVM", "NUMEXPR", "VECLIB_MAXIMUM"):
         env[name + "_NUM_THREADS"] = str(threads)
@@ -36,6 +39,8 @@ def worker_environment(threads: int, device: str = "cpu") -> Dict[str, str]:
     env.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if device == "cpu":
         env["CUDA_VISIBLE_DEVICES"] = "-1"
+    for name, value in (more or {}).items():
+        env[name] = (env.get(name, "") + " " + value).strip() if name.endswith("_FLAGS") else value
     root = str(Path(__file__).resolve().parents[2])
     env["PYTHONPATH"] = os.pathsep.join(p for p in (root, env.get("PYTHONPATH")) if p)
     return env
@@ -60,10 +65,17 @@ class Worker:
         CPUs it may run on; None leaves the affinity as it is.
     python
         The interpreter, for frameworks that need their own.
+    variables
+        Environment variables on top of those of every worker.
     """
 
     def __init__(
-        self, threads: int, device: str = "cpu", cpus: Optional[Iterable[int]] = None, python: str = sys.executable
+        self,
+        threads: int,
+        device: str = "cpu",
+        cpus: Optional[Iterable[int]] = None,
+        python: str = sys.executable,
+        variables: Optional[Mapping[str, str]] = None,
     ) -> None:
         self.dead = False
         self._asked = ""
@@ -81,7 +93,7 @@ class Worker:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log,
-                    env=worker_environment(threads, device),
+                    env=worker_environment(threads, device, variables),
                     start_new_session=True,
                 )
         except OSError as e:

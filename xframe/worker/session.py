@@ -1,6 +1,8 @@
 """The worker's commands over one executable. Each takes and gives what JSON can hold."""
 
 import contextlib
+import gc
+import math
 import os
 import sys
 import time
@@ -61,7 +63,9 @@ class Session:
         name, where, needs, extra = row
         return registry.load({name: registry.Row(where, tuple(needs), extra)}, name)
 
-    def do_open(self, plugin, runner, device, batch, threads, spec=None, weights=None, artifact=None, plan=None):
+    def do_open(
+        self, plugin, runner, device, batch, threads, options, spec=None, weights=None, artifact=None, plan=None
+    ):
         """Build natively, or compile an artifact under a plan."""
         started = time.perf_counter()
         with contextlib.ExitStack() as alone:
@@ -73,11 +77,11 @@ class Session:
                 with np.load(weights, allow_pickle=False) as data:
                     tensors = {name: data[name] for name in data.files}
                 built = time.perf_counter()
-                self.executable = made.build(ModelSpec.from_json(spec), tensors, device, batch, threads)
+                self.executable = made.build(ModelSpec.from_json(spec), tensors, device, batch, threads, options)
             else:
                 self.artifact = wire.artifact_of(artifact)
                 built = time.perf_counter()
-                self.executable = made.compile(self.artifact, Plan.from_json(plan), device, threads)
+                self.executable = made.compile(self.artifact, Plan.from_json(plan), device, threads, options)
         seconds = {"import": imported - started, "build": time.perf_counter() - built}
         seconds.update(self.executable.seconds)
         environment = {
@@ -119,11 +123,21 @@ class Session:
         wire.save_arrays(outputs, self._outward([np.asarray(a) for a in self.executable.fetch()]))
         return {}
 
-    def do_profile(self):
-        """One profiled step, after one that makes its caches as warm as those of a timed step."""
-        self.executable.step()
-        self.executable.sync()
-        return {"kernels": wire.plain(self.executable.profile())}
+    def do_profile(self, passes):
+        """Profiled passes, and as many steps without a profiler: half of them before, half after."""
+        before = self._plain(passes - passes // 2)
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            profiles = self.executable.profile(passes)
+        finally:
+            if collecting:
+                gc.enable()
+        return {"profiles": wire.plain(profiles), "plain": before + self._plain(passes // 2)}
+
+    def _plain(self, count):
+        steps = (self.executable.step, self.executable.sync)
+        return sample(*steps, count, 0.0, math.inf, math.inf).seconds if count else []
 
     def do_export(self, plugin, spec, weights, batch, path):
         """Export through the framework's own route, and stamp the file."""

@@ -83,13 +83,13 @@ def sample(
         sync()
         return clock() - before
 
-    least, most = int(min_seconds * 1e9), int(max_seconds * 1e9)
+    least, most = min_seconds * 1e9, max_seconds * 1e9
     collecting = gc.isenabled()
     gc.collect()
     gc.disable()
     try:
         spent, warmups = 0, 0
-        while warm_up and (not warmups or spent < min(least // 4, most)) and warmups < MAX_SAMPLES:
+        while warm_up and (not warmups or spent < min(least / 4, most)) and warmups < MAX_SAMPLES:
             spent += timed()
             warmups += 1
         taken = []  # type: List[int]

@@ -6,7 +6,7 @@ from typing import Any, Iterable, List, Mapping, Optional, Tuple
 
 import numpy as np
 
-from xframe.types import Artifact, ConvSite, Kernel, Plan, Rounding, SiteRecord, TensorInfo
+from xframe.types import Artifact, ConvSite, Kernel, Plan, Profile, Rounding, SiteRecord, Span, TensorInfo
 
 
 def plain(value: Any) -> Any:
@@ -57,6 +57,16 @@ def sites_of(rows: Iterable[Mapping[str, Any]]) -> Tuple[SiteRecord, ...]:
 def kernels_of(rows: Iterable[Mapping[str, Any]]) -> Tuple[Kernel, ...]:
     """The inverse of :func:`plain` for kernels."""
     return tuple(Kernel(**dict(r, site=ConvSite.parse(r["site"]) if r["site"] else None)) for r in rows)
+
+
+def profiles_of(rows: Iterable[Mapping[str, Any]]) -> Tuple[Profile, ...]:
+    """The inverse of :func:`plain` for profiles."""
+
+    def profile(row):
+        spans = tuple(Span(**s) for s in row["host"])
+        return Profile(**dict(row, kernels=kernels_of(row["kernels"]), host=spans))
+
+    return tuple(profile(row) for row in rows)
 
 
 def save_arrays(path: str, arrays: Iterable[Any]) -> None:

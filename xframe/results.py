@@ -1,0 +1,109 @@
+"""What measuring gives: raw numbers of each case, and what is needed to judge them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from xframe.types import Case, ConvSite, Kernel, Outcome, Profile, SiteRecord
+
+
+@dataclass(frozen=True)
+class Level:
+    """A level of the memory: ``holds`` bytes of data that are used again, read at ``bytes_per_s`` by all threads."""
+
+    name: str
+    holds: float
+    bytes_per_s: float
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What some threads reach at most. ``levels``: the nearest first; the last holds everything."""
+
+    flop_per_s: float
+    levels: tuple[Level, ...]
+
+    def __post_init__(self) -> None:
+        if not self.levels or not math.isinf(self.levels[-1].holds):
+            raise ValueError(f"the last level holds everything, and these do not end with one: {self.levels}")
+
+    def place(self, size: float) -> int:
+        """The position of the nearest level that holds ``size`` bytes."""
+        return next(i for i, level in enumerate(self.levels) if size <= level.holds)
+
+
+@dataclass(frozen=True)
+class LayerWork:
+    """What a layer can't do without: FLOP, bytes of the images it reads and writes, bytes of its weights.
+
+    ``kind`` is one of ``xframe.types.KINDS``; ``name`` that of the spec's layer, or of a file's ONNX node.
+    """
+
+    name: str
+    kind: str
+    site: ConvSite | None
+    flop: float
+    image_bytes: int
+    weight_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The result of a case. ``rounds`` are raw seconds, one tuple per visit; statistics are derived, never stored.
+    ``plain``: seconds of unprofiled steps right before and after the profiled passes, which are ``profiles``.
+
+    ``seconds``: one-off times by name (``import``, ``compile``, ``first``). ``error`` is the largest absolute deviation
+    from the float64 reference over all checked inputs; ``error_ratio`` the largest of deviation over its own element's
+    bound (below 1 in a verified row); ``error_bound`` the bound at that element. ``peak_bytes`` is the worker's peak
+    resident memory. ``prediction``: what a plan ``best`` should take (``xframe.analysis.costs``), else empty.
+    """
+
+    case: Case
+    outcome: Outcome
+    reason: str = ""
+    rounds: tuple[tuple[float, ...], ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    sites: tuple[SiteRecord, ...] = ()
+    profiles: tuple[Profile, ...] = ()
+    plain: tuple[float, ...] = ()
+    error: float | None = None
+    error_bound: float | None = None
+    error_ratio: float | None = None
+    peak_bytes: int | None = None
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    prediction: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self):
+        if self.outcome == Outcome.OK and not self.samples:
+            raise ValueError(f"an OK measurement needs samples: {self.case!r}")
+        if self.outcome != Outcome.OK and not self.reason:
+            raise ValueError(f"outcome {self.outcome.value} needs a reason")
+
+    @property
+    def samples(self) -> tuple[float, ...]:
+        """All raw seconds, rounds joined."""
+        return tuple(s for r in self.rounds for s in r)
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The kernels of the first profiled pass; empty where there is none."""
+        return self.profiles[0].kernels if self.profiles else ()
+
+
+@dataclass(frozen=True)
+class Run:
+    """One invocation. ``created`` is ISO 8601 with a time zone, ``command`` the argument list.
+
+    ``machines``: what this machine reaches with so many threads, where it was calibrated; ``layers``: the work of the
+    network at each batch.
+    """
+
+    schema: int
+    created: str
+    command: Sequence[str]
+    environment: Mapping[str, Any]
+    measurements: Sequence[Measurement]
+    machines: Mapping[int, Machine] = field(default_factory=dict)
+    layers: Mapping[int, tuple[LayerWork, ...]] = field(default_factory=dict)
