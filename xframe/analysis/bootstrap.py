@@ -1,0 +1,66 @@
+"""Percentile bootstrap (Efron and Tibshirani 1993, section 13.3) of medians of samples and of means over passes.
+
+A quantity is one array: its estimate first, then its value in each resample. Sums, differences and minima of quantities
+are those of the arrays, and their intervals come with them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+
+#: Resamples. The ends of a 95 % interval then rest on 50 of them each.
+RESAMPLES = 2000
+#: Percentiles of the interval.
+LOW, HIGH = 2.5, 97.5
+
+
+def generator(*content: object) -> np.random.Generator:
+    """Seeded by what is resampled: the same data always give the same resamples, whatever else is in a run, and
+    different data independent ones."""
+    digest = hashlib.sha256(repr(content).encode()).digest()
+    return np.random.default_rng(np.frombuffer(digest, np.uint32))
+
+
+def medians(rounds: Sequence[Sequence[float]], rng: np.random.Generator, resamples: int = RESAMPLES) -> np.ndarray:
+    """The median of all samples, then those of resamples: of rounds first, then of the samples in each.
+
+    Samples of one round share its moment on the machine, so that they alone would make the interval too narrow.
+
+    Parameters
+    ----------
+    rounds
+        At least one sample in all; empty rounds don't count.
+    """
+    filled = [np.sort(np.asarray(r, dtype=np.float64)) for r in rounds if len(r)]
+    filled.sort(key=tuple)  # their order means nothing
+    values = np.concatenate(filled)
+    lengths = np.array([r.size for r in filled])
+    firsts = np.cumsum(lengths) - lengths
+    rows = rng.integers(len(filled), size=(resamples, len(filled)))
+    rows = np.repeat(rows, -(-values.size // len(filled)), axis=1)[:, : values.size]
+    drawn = firsts[rows] + (rng.random(rows.shape) * lengths[rows]).astype(np.int64)
+    return np.concatenate([[np.median(values)], np.median(values[drawn], axis=1)])
+
+
+def middle_weights(passes: int, rng: np.random.Generator, resamples: int = RESAMPLES) -> np.ndarray:
+    """Weights of passes in their interquartile mean, then in those of resamples; shape (1 + resamples, passes).
+
+    The passes must be in the order of what they are ranked by. The interquartile mean is the mean of the middle half:
+    as unmoved by outliers as its quartiles are, and linear in everything else that was seen in a pass.
+    """
+    ranks = np.arange(passes + 1) / passes
+    middle = np.diff(np.clip(ranks, 0.25, 0.75)) * 2
+    drawn = np.sort(rng.integers(passes, size=(resamples, passes)), axis=1)
+    weights = np.zeros((1 + resamples, passes))
+    weights[0] = middle
+    np.add.at(weights, (np.arange(1, 1 + resamples)[:, None], drawn), middle[None, :])
+    return weights
+
+
+def interval(replicates: np.ndarray) -> tuple[float, float]:
+    """The ends of the 95 % interval."""
+    low, high = np.percentile(replicates, [LOW, HIGH])
+    return float(low), float(high)

@@ -1,0 +1,157 @@
+"""What a wall time is made of: signed terms with intervals, which sum to it, and the difference of two such sums."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from xframe.analysis.bootstrap import interval
+from xframe.types import Case
+
+#: The names of the terms of a decomposition, in order.
+TERMS = ("floor", "headroom", "algorithm", "quality", "operators", "layout", "overhead", "residual")
+
+
+@dataclass(frozen=True)
+class Term:
+    """Some seconds, signed, with a 95 % interval; ``parts`` sum to them up to the rounding of a float.
+
+    ``replicates``: its value in each bootstrap resample. Resample i of one term and resample i of another are of the
+    same resampled data, so that the interval of a sum or a difference is that of the sums or differences. None for a
+    term that was read from a file or made by hand.
+    """
+
+    name: str
+    seconds: float
+    low: float
+    high: float
+    parts: tuple[Term, ...] = ()
+    replicates: np.ndarray | None = field(default=None, repr=False, compare=False)
+
+    @staticmethod
+    def of(name: str, values: np.ndarray, parts: Iterable[Term] = ()) -> Term:
+        """A term whose ``values`` are the estimate, then the replicates."""
+        return Term(name, float(values[0]), *interval(values[1:]), tuple(parts), values[1:])
+
+    @staticmethod
+    def total(name: str, parts: Iterable[tuple[str, np.ndarray]], like: np.ndarray) -> Term:
+        """The sum of its parts, each with its values; without any, zeros of the shape of ``like``."""
+        parts = list(parts)
+        values = sum((values for _, values in parts), np.zeros_like(like))
+        return Term.of(name, values, [Term.of(part, own) for part, own in parts])
+
+    def __getitem__(self, part: str) -> Term:
+        """The part of that name. Raises KeyError."""
+        return _named(self.parts, part)
+
+    def difference(self, other: Term) -> Term:
+        """This term less ``other``, part by part; a part that one of them lacks is 0 there.
+
+        The interval is that of the differences of the replicates; where one has none, all that their two intervals
+        leave open.
+        """
+        seconds = self.seconds - other.seconds
+        parts = _differences(self.parts, other.parts)
+        if self.replicates is None or other.replicates is None or len(self.replicates) != len(other.replicates):
+            return Term(self.name, seconds, self.low - other.high, self.high - other.low, parts)
+        return Term.of(self.name, np.concatenate([[seconds], self.replicates - other.replicates]), parts)
+
+    def to_json(self) -> dict[str, Any]:
+        parts = [p.to_json() for p in self.parts]
+        return {"name": self.name, "seconds": self.seconds, "low": self.low, "high": self.high, "parts": parts}
+
+
+@dataclass(frozen=True)
+class Decomposition:
+    """The wall time of a row, or of the difference of two, as the sum of ``terms``, which are named :data:`TERMS`.
+
+    Parameters
+    ----------
+    title
+        The row in words.
+    wall
+        Median of its timed samples, seconds.
+    unattributed
+        Seconds of a profiled pass in kernels of no known kind. They are in the residual.
+    perturbation
+        Seconds by which the median profiled step is slower than the median of those that were not profiled, right
+        before and after.
+    cost
+        Seconds of that which the profiler takes by its calibration; overhead is free of them.
+    case
+        Of the row; None for a difference.
+    notes
+        What the terms leave out or take for granted, in sentences.
+    """
+
+    title: str
+    wall: Term
+    terms: tuple[Term, ...]
+    unattributed: float = 0.0
+    perturbation: float = 0.0
+    notes: tuple[str, ...] = ()
+    cost: float = 0.0
+    case: Case | None = field(default=None, repr=False)
+
+    def __getitem__(self, term: str) -> Term:
+        """The term of that name. Raises KeyError."""
+        return _named(self.terms, term)
+
+    @property
+    def unattributed_share(self) -> float:
+        """Of the wall time, in kernels of no known kind."""
+        return self.unattributed / self.wall.seconds
+
+    def difference(self, other: Decomposition) -> Decomposition:
+        """This row less ``other``, term by term: positive is what this one takes longer.
+
+        Resamples of the two rows are independent. What both share (the best kernels, the floor) is resampled once, and
+        cancels as it should.
+        """
+        notes = dict.fromkeys(n for n in self.notes if n in other.notes)
+        for one in (self, other):
+            notes.update(dict.fromkeys(f"{one.title}: {n}" for n in one.notes if n not in notes))
+        return Decomposition(
+            f"{self.title} - {other.title}",
+            self.wall.difference(other.wall),
+            _differences(self.terms, other.terms),
+            self.unattributed - other.unattributed,
+            self.perturbation - other.perturbation,
+            tuple(notes),
+            self.cost - other.cost,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Seconds throughout."""
+        return {
+            "title": self.title,
+            "wall": self.wall.to_json(),
+            "terms": [t.to_json() for t in self.terms],
+            "unattributed_s": self.unattributed,
+            "perturbation_s": self.perturbation,
+            "profiler_s": self.cost,
+            "notes": list(self.notes),
+        }
+
+
+def _named(terms: Sequence[Term], name: str) -> Term:
+    for term in terms:
+        if term.name == name:
+            return term
+    raise KeyError(name)
+
+
+def _differences(mine: Sequence[Term], theirs: Sequence[Term]) -> tuple[Term, ...]:
+    """Term by term, in the order of ``mine``, then what only the other has."""
+    own, other = ({t.name: t for t in terms} for terms in (mine, theirs))
+    return tuple(_or_zero(own, n, other).difference(_or_zero(other, n, own)) for n in {**own, **other})
+
+
+def _or_zero(terms: dict[str, Term], name: str, like: dict[str, Term]) -> Term:
+    if name in terms:
+        return terms[name]
+    replicates = like[name].replicates
+    return Term(name, 0.0, 0.0, 0.0, (), None if replicates is None else np.zeros_like(replicates))
