@@ -15,7 +15,7 @@ import numpy as np
 
 from xframe import files
 from xframe.errors import UsageError
-from xframe.types import Layer, ModelSpec
+from xframe.types import ConvSite, Layer, ModelSpec
 
 #: Raised whenever :func:`weights` would make other numbers of the same spec, so that no old file is reused.
 RECIPE = 2
@@ -145,6 +145,17 @@ def shapes(spec: ModelSpec, batch: int) -> dict[str, tuple[int, ...]]:
             out[item.name] = _shape(item, [out[s] for s in sources[item.name]])
         except ValueError as e:
             raise UsageError(f"model {spec.name}, layer {item.name} ({item.op}): {e}") from e
+    return out
+
+
+def sites(spec: ModelSpec, batch: int) -> dict[str, ConvSite]:
+    """Layer name -> site, of the convolutions in order. Raises UsageError as :func:`shapes` does."""
+    known, sources = shapes(spec, batch), spec.sources()
+    out = {}
+    for item in (x for x in spec.layers if x.op == "conv"):
+        n, channels, height, width = known[sources[item.name][0]]
+        attrs = (item[a] for a in ("out", "kernel", "stride", "pads", "dilation", "groups"))
+        out[item.name] = ConvSite(n, channels, (height, width), *attrs)
     return out
 
 
