@@ -12,98 +12,36 @@ import json
 import math
 import re
 import sys
-import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import numpy as np
-
-from benchmarks import bandwidth, rows
+from benchmarks import rows
 from benchmarks.rows import Row
-from xframe import environment
+from xframe import calibration, environment
 from xframe.analysis.roofline import Work, attainable
 from xframe.comparison import Request
-from xframe.errors import XframeError
 from xframe.registry import LOWERINGS
-from xframe.results import Level, Machine, Measurement
+from xframe.results import Machine, Measurement
 from xframe.types import Outcome
 
 PEER, OURS = "ort", "tvm"
 PASSES = 9
-#: From one measured part of a cache to the next.
-GROWTH = 4
-#: Multiply-adds one after another in each sum, and passes over them: short ones find a moment when nothing else runs.
-DEPTH, REPEATS = 1 << 17, 150
 
 
 def machine(threads: int) -> Machine:
-    """The roofs of this machine, measured in a process of its own.
+    """The roofs of this machine, measured now.
 
     Raises
     ------
     XframeError
         TVM, which compiles the loops, is not here, or does not work.
     """
-    found = bandwidth.alone(__file__, "the roofs of this machine", threads)
-    return Machine(found["flop_per_s"], tuple(Level(**level) for level in found["levels"]))
-
-
-def _measured(threads: int) -> Machine:
-    """The roofs in this process. A cache holds half of its size: the rest is for what is around.
-
-    Of the last one, which a virtual machine shares with others, some parts are measured: the larger, the slower.
-    """
-    caches = environment.cache_bytes()
-    size = threads * caches.get(2, 0) // 2
-    blocks = [("L2", size)] if size else []
-    while size and GROWTH * size <= caches.get(3, 0) // 2:
-        size *= GROWTH
-        blocks.append((f"L3 ({size >> 20} MiB)", size))
-    levels = [Level(name, size, bandwidth.measured(threads, size)) for name, size in blocks]
-    levels.append(Level("memory", math.inf, bandwidth.measured(threads, bandwidth.block_bytes())))
-    return Machine(peak(threads), tuple(levels))
-
-
-def peak(threads: int) -> float:
-    """FLOP/s of multiply-adds over nearly as many sums as there are registers: the fastest of some passes."""
-    import tvm
-
-    from xframe.lowering import ir
-    from xframe.lowering.target import Cpu
-
-    cpu = Cpu.host(threads)
-    sums = (threads, cpu.registers - 4, cpu.lanes)
-
-    def body(x, y, start, out):
-        with ir.units(threads) as (t,):
-            ir.tile_product(
-                sums[1],
-                cpu.lanes,
-                cpu.lanes,
-                DEPTH,
-                lambda *_: x[t],
-                lambda _, j: y[t, j],
-                lambda i, j: start[t, i, j],  # zeros, which the compiler can't know: it would keep one sum for all
-                lambda i, j, total: ir.T.buffer_store(out, total, [t, i, j]),
-            )
-
-    shapes = {"x": (threads,), "y": (threads, cpu.lanes), "start": sums, "out": sums}
-    run = tvm.compile(ir.kernel(shapes, body), target=cpu.tvm)["main"]
-    values = {"x": 1, "y": 1, "start": 0, "out": 0}
-    args = [tvm.runtime.tensor(np.full(shape, values[name], np.float32)) for name, shape in shapes.items()]
-    seconds = []
-    for _ in range(REPEATS):
-        begin = time.perf_counter()
-        run(*args)
-        seconds.append(time.perf_counter() - begin)
-    if (args[-1].numpy() != DEPTH).any():
-        raise XframeError(f"the sums are {np.unique(args[-1].numpy())[:3]}, and should be {DEPTH}")
-    return 2 * DEPTH * math.prod(sums) / min(seconds)
+    return calibration.measured(threads)[0]
 
 
 def flop(func) -> float:
@@ -258,11 +196,6 @@ def memory_table(found: Iterable[Row]) -> str:
 
 
 def main() -> int:
-    if sys.argv[1:2] == ["--alone"]:
-        threads = int(sys.argv[2])
-        bandwidth.pin(threads)
-        print(json.dumps(asdict(_measured(threads))))
-        return 0
     parser = rows.options(__doc__.splitlines()[0], rounds=1)
     parser.add_argument("--model", default="alexnet", help="a registered model")
     parser.add_argument("--framework", default="pytorch", help="whose export is used")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks import bandwidth, equivalence, errors, layers, lowerings, peers, robustness, rows
+from benchmarks import equivalence, errors, layers, lowerings, peers, robustness, rows
 from xframe import artifact, registry, zoo
 from xframe.equivalence import kernels
 from xframe.errors import ModelError, XframeError
@@ -176,15 +176,6 @@ def test_tables_of_layers_show_the_best_and_the_misses(monkeypatch):
         ["0.50x (0.97x)", "1.00x", "FAILED", "1.25x"],
         ["1.00x", "1.00x", "1.60x (2x)", "4.00x"],
     ]
-
-
-def test_read_bandwidth(monkeypatch):
-    """A small block: its sums are checked there."""
-    assert bandwidth.block_bytes() >= bandwidth.LEAST
-    assert bandwidth.read_bandwidth(1, 1 << 20) > 0
-    monkeypatch.setattr(sys, "executable", "false")
-    with pytest.raises(XframeError, match="can't be measured"):
-        bandwidth.read_bandwidth(1)
 
 
 def test_the_table_of_errors_has_every_variant_and_none_beyond_its_prediction(monkeypatch):

@@ -9,10 +9,9 @@ import onnx
 import pytest
 from onnx import helper
 
-from benchmarks import bandwidth, roofline, rows
+from benchmarks import roofline, rows
 from tests.lowering.networks import HOST, conv_network, everywhere, network
 from xframe.analysis.roofline import Work
-from xframe.errors import XframeError
 from xframe.lowering import fft, ir, pipeline, straight_line, winograd
 from xframe.lowering.graph import LOWERING, prepared
 from xframe.lowering.stage import Tile
@@ -170,16 +169,6 @@ def test_what_it_prints(monkeypatch, capsys):
     text = capsys.readouterr().out
     assert "threads 2: 1 GFLOP/s; GB/s: 2 from L2, 1 from memory" in text
     assert "| conv1_fft_product | 1 | 2 | fft | product | 2.0 |" in text
-
-
-def test_the_roofs_of_this_machine(monkeypatch):
-    """Over small blocks and short sums; the sums are checked there."""
-    monkeypatch.setattr(roofline, "REPEATS", 2)
-    assert roofline.peak(1) > 0
-    monkeypatch.setattr(sys, "executable", "false")
-    with pytest.raises(XframeError, match="roofs of this machine can't be measured"):
-        roofline.machine(1)
-    assert bandwidth.measured(1, 1 << 20) > 0
 
 
 def test_the_product_of_complex_numbers_is_eight_operations():

@@ -30,7 +30,7 @@ LAYERS = [
     ["xframe.schedules"],
     ["xframe.planning", "xframe.backends", "xframe.exports", "xframe.subject", "xframe.measure", "xframe.available"],
     ["xframe.store", "xframe.analysis"],
-    ["xframe.oracle"],
+    ["xframe.oracle", "xframe.calibration"],
     ["xframe.comparison", "xframe.report"],
     ["xframe.tuning"],
     ["xframe.fleet"],
@@ -48,7 +48,11 @@ PLUGINS = {
         "tensorflow": ["tensorflow", "tensorflow_export", "tensorflow_live"],
         "jax": ["jax", "jax_export", "jax_graph", "jax_live"],
     },
-    "backends": {"openvino": ["openvino"], "ort": ["ort"], "tvm": ["tvm"]},
+    "backends": {
+        "openvino": ["openvino"],
+        "ort": ["ort", "ort_profile", "ort_session"],
+        "tvm": ["tvm", "tvm_profile"],
+    },
     "lowering": {name: [name] for name in registry.LOWERINGS},
 }
 
@@ -134,7 +138,7 @@ def test_heavy_packages_stay_in_the_files_that_need_them(name):
         "torch": ["frameworks/pytorch"],
         "tensorflow": ["frameworks/tensorflow"],
         "jax": ["frameworks/jax"],
-        "tvm": ["lowering/", "backends/tvm", "tuning/", "fleet/"],
+        "tvm": ["lowering/", "backends/tvm", "calibration", "tuning/", "fleet/"],
         "onnxruntime": ["backends/ort"],
         "openvino": ["backends/openvino"],
     }[name]

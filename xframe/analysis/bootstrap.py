@@ -46,11 +46,14 @@ def medians(rounds: Sequence[Sequence[float]], rng: np.random.Generator, resampl
 
 
 def middle_weights(passes: int, rng: np.random.Generator, resamples: int = RESAMPLES) -> np.ndarray:
-    """Weights of passes in their interquartile mean, then in those of resamples; shape (1 + resamples, passes).
+    """Weights of passes in their interquartile mean, then in those of resamples; of shape (1 + resamples, passes).
 
-    The passes must be in the order of what they are ranked by. The interquartile mean is the mean of the middle half:
-    as unmoved by outliers as its quartiles are, and linear in everything else that was seen in a pass.
+    The passes must be in the order of what they are ranked by; of none there is nothing to weigh. The
+    interquartile mean is the mean of the middle half: as unmoved by outliers as the quartiles are, and linear in all
+    that was seen in a pass.
     """
+    if not passes:
+        return np.zeros((1 + resamples, 0))
     ranks = np.arange(passes + 1) / passes
     middle = np.diff(np.clip(ranks, 0.25, 0.75)) * 2
     drawn = np.sort(rng.integers(passes, size=(resamples, passes)), axis=1)

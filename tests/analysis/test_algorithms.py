@@ -1,0 +1,80 @@
+"""Words of runners for algorithms, as seen in their profiles."""
+
+import re
+
+import pytest
+
+from xframe.analysis.algorithms import PATTERNS, lowering, used
+from xframe.registry import LOWERINGS
+from xframe.types import ConvSite, Kernel, Plan
+
+A, B, C = (ConvSite(1, 8, (n, n), 8, (3, 3)) for n in (9, 8, 7))
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("brgconv:avx512_core", "direct"),
+        ("brgconv_1x1:avx512_core", "direct"),
+        ("brg_conv_fwd:avx2", "direct"),
+        ("jit:avx512_core", "direct"),
+        ("jit_1x1:avx512_core", "direct"),
+        ("jit_uni_dw:avx512_core", "direct"),
+        ("jit_uni_dw", "direct"),
+        ("jit:uni", "direct"),
+        ("ref:any", "direct"),
+        ("gemm:jit", "gemm"),
+        ("x64:gemm:jit", "gemm"),
+        ("jit_wino:avx512_core", "winograd"),
+        ("jit_wino_4x3:avx512_core", "winograd"),
+        ("wino:acl", "winograd"),
+        ("indirect_gemm:acl", "direct"),
+        ("MLAS NCHWc direct", "direct"),
+        ("MLAS NCHWc pointwise", "direct"),
+        ("MLAS depthwise", "direct"),
+        ("MLAS im2col+gemm", "gemm"),
+        ("eigen SpatialConvolution", "gemm"),
+        ("Eigen contraction", "gemm"),
+        ("cudnn::cnn::im2col4d_kernel", "gemm"),
+        ("explicit_convolve_sgemm", "gemm"),
+        ("void implicit_convolve_sgemm<float, float, 1024>", "direct"),
+        ("sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32", "direct"),
+        ("cutlass_tensorop_s1688fprop_optimized_tf32_128x128", "direct"),
+        ("void cudnn::winograd_nonfused::winogradForwardData4x4", "winograd"),
+        ("void fft2d_r2c_32x32<float, false>", "fft"),
+        ("cf32gemm_sm80", "fft"),
+        ("winograd F(4,3)", "winograd"),
+        ("gemm", "gemm"),
+        ("FFT", "fft"),
+        ("direct", "direct"),
+        ("", None),
+        ("onednn", None),
+        ("something new", None),
+    ],
+)
+def test_what_runners_call_it(words, expected):
+    assert lowering(words) == expected
+
+
+def test_the_table_is_of_our_lowerings_and_every_row_says_why():
+    for pattern, name, reason in PATTERNS:
+        assert re.compile(pattern)
+        assert name in LOWERINGS
+        assert len(reason.split()) > 3
+
+
+def kernel(site, algorithm):
+    return Kernel("k", 0.0, 1.0, site, algorithm=algorithm)
+
+
+def test_most_of_the_time_decides_and_a_plan_before_it():
+    kernels = [kernel(A, "gemm:jit"), kernel(A, "jit:avx2"), kernel(A, ""), kernel(B, "?"), kernel(C, "jit_wino"),
+               kernel(None, "gemm:jit"), kernel(A, "gemm:jit")]  # fmt: skip
+    seconds = [2.0, 3.0, 50.0, 1.0, 1.0, 99.0, 2.0]
+    assert used(kernels, seconds) == {A: "gemm", B: None, C: "winograd"}
+    assert used(kernels, seconds, Plan("best", ((B, "fft"), (C, "direct")))) == {A: "gemm", B: "fft", C: "direct"}
+
+
+def test_a_tie_does_not_depend_on_the_order():
+    kernels = [kernel(A, "gemm:jit"), kernel(A, "jit:avx2")]
+    assert used(kernels, [1.0, 1.0]) == used(kernels[::-1], [1.0, 1.0]) == {A: "direct"}

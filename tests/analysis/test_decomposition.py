@@ -1,0 +1,286 @@
+"""Terms of rows made by hand against numbers worked out by hand; and that they sum, whatever was seen."""
+
+import json
+import math
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.analysis.profiles import MS, A, B, forced, measured, one_pass, run, runs
+from xframe.analysis.decomposition import TERMS, explained, groups
+from xframe.results import LayerWork, Level, Machine
+from xframe.types import ConvSite, Kernel, Outcome, Plan, Profile, Span, Tuned
+
+#: 1 MFLOP/ms, 1 kB/ms.
+MACHINE = Machine(1e9, (Level("memory", math.inf, 1e6),))
+LAYERS = (
+    LayerWork("conv1", "conv", A, 1e6, 500),
+    LayerWork("relu", "activation", None, 0, 0),
+    LayerWork("conv2", "conv", B, 1e6, 500),
+    LayerWork("fc", "fc", None, 0, 0, 2000),
+)
+NETWORK = {"layers": {1: LAYERS}, "machines": {1: MACHINE}}
+#: conv1 and conv2 at 5 and 2 ms by the definition, 3 and 4 through columns, 1.5 and 1 with transforms.
+FORCED = (
+    forced("direct", 5, 2, ("fc", 6.0)),
+    forced("gemm", 3, 4, ("fc", 6.0)),
+    forced("winograd", 1.5, 1, ("fc", 6.0)),
+)
+TORCH = measured(
+    one_pass(
+        23.0,
+        (A, 5.5, "jit:avx512_core"),
+        ("activation", 0.5),
+        ("layout", 0.75),
+        (B, 4.5, "gemm:jit"),
+        ("fc", 8.0),
+        ("copy", 0.25),
+        start=1.0,
+        cost=0.5,
+        host=(Span("dispatch", 0.0, 0.75e-3, "dispatch"),),
+    ),
+    wall=22.75,
+    plain=22.6,
+)
+ORT = measured(one_pass(10.0, (A, 1.25, "MLAS NCHWc direct"), (B, 2.5, "?"), ("fc", 5.0)), runner="ort", wall=9.5)
+
+
+def ms(term):
+    """Name -> milliseconds of the parts."""
+    return {p.name: pytest.approx(p.seconds / MS, abs=1e-9) for p in term.parts}
+
+
+def of(measurement, *others, **network):
+    """The decomposition of the first among the others."""
+    return explained(run(measurement, *others, **(network or NETWORK)))[0]
+
+
+def test_every_term_against_numbers_worked_out_by_hand():
+    found = of(TORCH, ORT, *FORCED)
+    assert found.title == "pytorch native, batch 1, threads 1"
+    assert found.case is TORCH.case
+    assert [t.name for t in found.terms] == list(TERMS)
+    assert ms(found["floor"]) == {"conv1": 1.0, "conv2": 1.0, "activation": 0.0, "fc": 2.0}
+    assert ms(found["headroom"]) == {"conv1": 0.25, "conv2": 0.0, "activation": 0.0, "fc": 3.0}
+    assert ms(found["algorithm"]) == {"conv1": 3.5, "conv2": 3.0}
+    assert ms(found["quality"]) == {"conv1": 5.5 - 1.25 - 3.5, "conv2": 4.5 - 1.0 - 3.0}
+    assert ms(found["operators"]) == {"activation": 0.5, "fc": 3.0}
+    assert ms(found["layout"]) == {"layout": 0.75, "copy": 0.25}
+    assert ms(found["overhead"]) == {"dispatch": 0.75, "call": 2.75, "profiler": -0.5}
+    assert ms(found["residual"]) == {"drift": 0.15, "unattributed": 0.0, "rest": 0.1}
+    assert found.wall.seconds == pytest.approx(22.75 * MS)
+    assert all(t.low == pytest.approx(t.seconds) == pytest.approx(t.high) for t in found.terms)  # nothing varied
+    assert found.perturbation == pytest.approx(0.4 * MS)
+    assert found.cost == pytest.approx(0.5 * MS)
+    assert found.unattributed == 0
+    assert found.notes == ("one profiled pass: the intervals do not say how passes differ",)
+
+
+def test_negative_terms_are_not_clipped():
+    """A fast algorithm below the floor of the direct one; a row that beats what its algorithm should cost."""
+    quick = measured(one_pass(8.0, (A, 0.5, "jit_wino"), (B, 0.25, "gemm:jit"), ("fc", 5.0)), wall=5.0)
+    found = of(quick, *FORCED)
+    assert ms(found["headroom"]) == {"conv1": -0.5, "conv2": -0.75, "activation": 0.0, "fc": 3.0}
+    assert ms(found["quality"]) == {"conv1": 0.0, "conv2": -3.0}
+    assert found["residual"].seconds < 0
+
+
+@settings(max_examples=25)
+@given(runs(), st.booleans())
+def test_terms_sum_to_the_wall_time_and_parts_to_their_term(made, known):
+    made = replace(made, **NETWORK) if known else made
+    every = explained(made)
+    assert [d.case for d in every] == [m.case for m in made.measurements]
+    for one in every:
+        assert math.fsum(t.seconds for t in one.terms) == pytest.approx(one.wall.seconds, rel=1e-9, abs=1e-12)
+        assert sum(t.replicates for t in one.terms) == pytest.approx(one.wall.replicates, rel=1e-9, abs=1e-12)
+        for term in one.terms:
+            assert math.fsum(p.seconds for p in term.parts) == pytest.approx(term.seconds, rel=1e-9, abs=1e-12)
+            assert len({p.name for p in term.parts}) == len(term.parts)
+            assert np.isfinite([term.seconds, term.low, term.high]).all()
+            assert term.low <= term.high
+        json.dumps(one.to_json(), allow_nan=False)
+    difference = every[0].difference(every[-1])
+    assert math.fsum(t.seconds for t in difference.terms) == pytest.approx(difference.wall.seconds, abs=1e-12)
+    assert difference["floor"].seconds == 0 or every[0].case.batch != every[-1].case.batch
+
+
+@settings(max_examples=15)
+@given(runs(), st.randoms(use_true_random=False))
+def test_no_order_matters(made, shuffled):
+    def mixed(items):
+        items = list(items)
+        shuffled.shuffle(items)
+        return tuple(items)
+
+    def again(m):
+        profiles = mixed(replace(p, kernels=mixed(p.kernels), host=mixed(p.host)) for p in m.profiles)
+        return replace(m, rounds=mixed(map(mixed, m.rounds)), plain=mixed(m.plain), profiles=profiles)
+
+    other = replace(made, measurements=mixed(map(again, made.measurements)))
+    found = {(d.title, json.dumps(d.to_json())) for d in explained(made)}
+    assert found == {(d.title, json.dumps(d.to_json())) for d in explained(other)}
+
+
+def test_rows_of_other_groups_and_rows_that_failed_say_nothing():
+    alone = of(TORCH, *FORCED)
+    others = (
+        measured(one_pass(9.0, (A, 0.1), (B, 0.1), ("fc", 0.1)), framework="jax", batch=16),
+        measured(one_pass(9.0, (A, 0.1), (B, 0.1), ("fc", 0.1)), framework="jax", threads=2),
+        replace(forced("fft", 0.1, 0.1, ("fc", 0.1)), outcome=Outcome.MISMATCH, reason="wrong"),
+    )
+    made = run(TORCH, *others, *FORCED, **NETWORK)
+    found = explained(made)
+    assert found[0] == alone
+    assert [d.case for d in found] == [m.case for m in made.measurements if m.outcome == Outcome.OK]
+
+
+def test_the_same_code_in_several_rows_counts_once():
+    """One lucky row of three is not the best; nor is it what a lowering takes."""
+    lucky = {"jax": 1.0, "pytorch": 1.5, "tensorflow": 1.75}
+    rows = [forced("winograd", ms, 1, ("fc", 6.0), framework=name) for name, ms in lucky.items()]
+    (group,) = groups(run(*rows, *FORCED[:2]))
+    assert group.best(A)[0] == pytest.approx(1.5 * MS)
+    assert {k: v[0] for k, v in group.lowerings(A).items()} == pytest.approx(
+        {"direct": 5 * MS, "gemm": 3 * MS, "winograd": 1.5 * MS}
+    )
+
+
+def test_a_plan_may_mix_lowerings():
+    mixed = replace(FORCED[0], case=replace(FORCED[0].case, plan=Plan("best", ((A, "fft"), (B, "winograd")))))
+    (group,) = groups(run(mixed, FORCED[1]))
+    assert list(group.lowerings(A)) == ["fft", "gemm"]
+    assert sorted(group.lowerings(B)) == ["gemm", "winograd"]
+
+
+def test_tuned_kernels_are_other_code():
+    plan = replace(FORCED[2].case.plan, tuned=(Tuned("t", (1, 1), "", "", ""),))
+    tuned = replace(forced("winograd", 1.0, 1, ("fc", 6.0)), case=replace(FORCED[2].case, plan=plan))
+    (group,) = groups(run(*FORCED, tuned))
+    assert group.lowerings(A)["winograd"][0] == pytest.approx(1.0 * MS)
+
+
+def test_what_is_fused_away_is_no_time_where_it_must_be_done():
+    """A row without kernels of fully connected layers does them somewhere; one without activations just has none."""
+    fused = measured(one_pass(9.0, (A, 2.0), (B, 9.0)), runner="ort")
+    plain = measured(one_pass(20.0, (A, 3.0), ("activation", 1.0), (B, 3.0), ("fc", 6.0)))
+    (group,) = groups(run(plain, fused, **NETWORK))
+    assert group.best("fc")[0] == pytest.approx(6 * MS)
+    assert group.best("activation")[0] == 0
+    (group,) = groups(run(plain, fused))  # nobody knows what must be done
+    assert group.best("activation")[0] == pytest.approx(1 * MS)
+
+
+def test_rows_whose_kernels_are_not_all_known_are_not_held_up():
+    vague = measured(one_pass(9.0, (A, 0.5), (B, 0.5), ("fc", 0.5), ("", 0.5)), runner="ort", wall=9.0)
+    lost = measured(one_pass(9.0, (A, 0.5), ("conv", 3.0), ("fc", 0.5)), framework="jax", wall=9.0)
+    empty = measured(one_pass(9.0), framework="tensorflow", wall=9.0)
+    found = explained(run(TORCH, vague, lost, empty, *FORCED, **NETWORK))
+    assert found[0]["headroom"]["conv1"].seconds == pytest.approx(0.5 * MS)
+    notes = " | ".join(found[0].notes)
+    assert "pytorch ort, batch 1, threads 1: 5.6% of its time is in kernels of no known kind or site" in notes
+    assert "jax native, batch 1, threads 1: 33.3% of its time" in notes
+    assert "tensorflow native, batch 1, threads 1: no kernels were seen" in notes
+    assert found[1]["residual"]["unattributed"].seconds == pytest.approx(0.5 * MS)
+    assert found[1].unattributed_share == pytest.approx(0.5 / 9)
+    assert found[2]["quality"]["elsewhere"].seconds == pytest.approx(3 * MS)
+    assert found[3]["overhead"]["call"].seconds == pytest.approx(9 * MS)
+
+
+def test_a_site_that_the_network_has_not_is_elsewhere():
+    """A framework that pads beforehand runs another problem; the time is that of the convolution all the same."""
+    padded = measured(one_pass(9.0, (replace(A, in_hw=(11, 11)), 2.0), (B, 1.0), ("fc", 5.0)), framework="jax")
+    found = of(padded, *FORCED)
+    assert ms(found["quality"]) == {"conv1": -1.5, "conv2": 0.0, "elsewhere": 2.0}
+
+
+def test_a_kernel_with_a_site_and_no_kind_is_the_convolution():
+    profile = Profile(5 * MS, (Kernel("product", 0.0, MS, A, "product"), Kernel("pad", MS, 3 * MS, A, kind="layout")))
+    found = of(measured(profile))
+    assert found["quality"]["conv1"].seconds == 0  # its own kernel is the best
+    assert found["headroom"]["conv1"].seconds == 0
+    assert found["layout"].seconds == pytest.approx(2 * MS)
+
+
+@pytest.mark.parametrize(
+    ("others", "network", "words"),
+    [
+        (FORCED, {}, "floor is 0, as the work of the layers is not known"),
+        (FORCED, {"layers": {1: LAYERS}}, "floor is 0, as this machine was not calibrated with 1 threads"),
+        ((), NETWORK, "no other row was profiled"),
+        ((ORT,), NETWORK, "algorithm is 0, as no row with a forced lowering was profiled"),
+        (FORCED[1:], NETWORK, "algorithm is 0 where no row with forced direct was profiled: conv1"),
+        (FORCED[:1], NETWORK, "algorithm is 0 where one lowering alone was profiled: all convolutions"),
+    ],
+)
+def test_what_can_not_be_known_is_zero_and_told(others, network, words):
+    (found, *_) = explained(run(TORCH, *others, **network))
+    assert any(words in n for n in found.notes), found.notes
+    term = words.split()[0]
+    if term == "floor":
+        assert found["floor"].seconds == 0
+    if "forced lowering" in words or "one lowering" in words:
+        assert found["algorithm"].seconds == 0
+
+
+def test_an_unknown_algorithm_and_missing_plain_steps_are_told():
+    found = of(replace(ORT, plain=()), TORCH, *FORCED)
+    assert "algorithm is 0 where it is unknown: conv2" in found.notes
+    assert any("no unprofiled steps" in n for n in found.notes)
+    assert found["algorithm"]["conv2"].seconds == 0
+    assert found["residual"]["drift"].seconds == 0
+    assert found.perturbation == pytest.approx((10.0 - 9.5) * MS)
+
+
+def test_a_site_that_nobody_sees_has_no_headroom():
+    found = of(measured(one_pass(9.0, (A, 2.0), ("fc", 5.0))))
+    assert "no row tells what it spends at conv2: headroom is 0 there" in found.notes
+    assert found["headroom"]["conv2"].seconds == 0
+    assert found["quality"]["conv2"].seconds == pytest.approx(-MS)
+
+
+def noisy(framework, a, overhead, seed, passes=9, plain=True):
+    """Passes whose kernels vary by a tenth, samples that vary with them; a slow outlier in each."""
+    g = random.Random(seed)
+    made = []
+    for i in range(passes):
+        x = a * (1 + 0.1 * g.random()) + (50 if i == 4 else 0)
+        made.append(one_pass(x + 2 + overhead, (A, x, "jit:avx2"), (B, 2.0, "jit:avx2"), start=overhead / 2))
+    walls = [tuple(a * (1 + 0.1 * g.random()) + 2 + overhead for _ in range(10)) for _ in range(3)]
+    return measured(made, framework, wall=walls, plain=walls[0] if plain else ())
+
+
+def test_an_outlier_moves_no_term_and_the_interval_holds_the_truth():
+    fast, slow = noisy("jax", 4.0, 1.0, 0), noisy("pytorch", 5.0, 3.0, 1)
+    a, b = explained(run(slow, fast, *FORCED, **NETWORK))
+    assert a["overhead"].seconds == pytest.approx(3 * MS)
+    assert a["overhead"].low == pytest.approx(a["overhead"].high)  # it did not vary
+    assert a["quality"].low < a["quality"].seconds < a["quality"].high
+    gap = a.difference(b)
+    assert gap["overhead"].seconds == pytest.approx(2 * MS)
+    assert gap["quality"].low < 1.05 * MS < gap["quality"].high
+    assert gap["headroom"].low == gap["headroom"].high == 0  # what both share cancels
+    assert abs(a["residual"].seconds) < 0.3 * MS
+
+
+def test_the_difference_of_two_runs_of_the_same_case_is_of_independent_resamples():
+    """Else two noisy results of one case would seem to move together, and their difference to be certain."""
+    (a,), (b,) = (explained(run(noisy("jax", 4.0, 1.0, seed), **NETWORK)) for seed in (0, 1))
+    assert abs(np.corrcoef(a.wall.replicates, b.wall.replicates)[0, 1]) < 0.1
+    assert a.difference(a).wall.high == 0
+
+
+def test_equal_convolutions_are_one_part():
+    layers = (*LAYERS, LayerWork("conv3", "conv", B, 1e6, 500))
+    found = of(TORCH, layers={1: layers}, machines={1: MACHINE})
+    assert found["floor"]["conv2 and 1 more"].seconds == pytest.approx(2 * MS)
+
+
+def test_sites_without_layers_are_told_in_words():
+    wide = ConvSite(1, 3, (224, 224), 64, (11, 11), (4, 4), (2, 2, 2, 2))
+    found = of(measured(one_pass(9.0, (wide, 2.0), (A, 1.0))), layers={})
+    assert [p.name for p in found["quality"].parts] == ["3x224x224 -> 64, 11x11 /4", "8x9x9 -> 8, 3x3"]

@@ -1,0 +1,58 @@
+"""Which lowering a convolution was, told from its runner's own words.
+
+The lowerings are those that xframe can force: what counts is the computation, not the code. A column matrix makes
+``gemm``, be it written as a whole or panel by panel; transformed tiles around products make ``winograd`` or ``fft``;
+without either it is ``direct``, whatever the kernel is called.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from xframe.registry import LOWERINGS
+from xframe.types import ConvSite, Kernel, Plan
+
+#: (pattern, lowering, why it is that one); the first that is found anywhere in the words, in any case, decides.
+PATTERNS: tuple[tuple[str, str, str], ...] = (
+    (r"wino", "winograd", "every library calls it so: jit_wino, wino:acl, cuDNN's winograd kernels, F(4,3)"),
+    (r"fft|cgemm|cf32", "fft", "transforms, or the products of complex numbers between them (cuDNN's names)"),
+    (r"indirect[_ ]?(gemm|conv)", "direct", "pixels are read through a table of pointers, no matrix is written"),
+    (r"implicit|xmma_fprop|cutlass\w*fprop", "direct", "cuDNN's implicit GEMM never forms the column matrix"),
+    (r"brg_?conv|brgemm", "direct", "oneDNN: batch-reduced products of blocks of the image itself"),
+    (r"im2col|explicit", "gemm", "the column matrix is in the name; cuDNN's explicit GEMM writes it"),
+    (r"spatialconv|eigen", "gemm", "Eigen packs patches into panels, which it contracts: im2col panel by panel"),
+    (r"gemm|matmul", "gemm", "oneDNN's gemm:jit writes columns; of a 1x1 convolution the image is the column matrix"),
+    (r"depthwise|_dw\b|_dw[:_]", "direct", "one channel at a time has nothing to multiply matrices of"),
+    (r"direct|nchwc|pointwise", "direct", "in the name; MLAS: blocks of channels, no column matrix"),
+    (r"\bjit(_[a-z0-9]+)*(:|\b)", "direct", "oneDNN's generated kernels other than those above walk the image"),
+    (r"\b(ref|simple|naive)(:|\b)", "direct", "loops over the definition"),
+)  # fmt: skip
+
+
+def lowering(words: str) -> str | None:
+    """The lowering that a runner's ``words`` for an algorithm name; None where they are empty or unknown."""
+    text = words.lower()
+    if text in LOWERINGS:
+        return text
+    return next((name for pattern, name, _ in PATTERNS if re.search(pattern, text)), None)
+
+
+def used(kernels: Sequence[Kernel], seconds: Sequence[float], plan: Plan | None = None) -> dict[ConvSite, str | None]:
+    """The lowering at each convolution site of a pass: that of the plan, else that of the kernels.
+
+    Where the kernels of a site differ in it, the one that most of their ``seconds`` went to.
+    """
+    planned = dict(plan.lowerings) if plan else {}
+    spent: dict[ConvSite, Counter[str]] = {}
+    for kernel, taken in zip(kernels, seconds, strict=True):
+        if kernel.site is not None:
+            known = spent.setdefault(kernel.site, Counter())
+            if (name := lowering(kernel.algorithm)) is not None:
+                known[name] += taken  # type: ignore[assignment]
+    return {site: planned.get(site) or _most(known) for site, known in spent.items()}
+
+
+def _most(spent: Counter[str]) -> str | None:
+    return min(spent, key=lambda name: (-spent[name], name), default=None)

@@ -1,0 +1,38 @@
+"""Short names for what is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from xframe.results import LayerWork
+from xframe.types import Case, ConvSite
+
+
+def title(case: Case) -> str:
+    """``pytorch tvm winograd, batch 1, threads 2``: a row in words, with its switches that are not at their default."""
+    names = [case.framework or case.model, case.runner, case.plan.label if case.plan.lowerings else ""]
+    switches = "".join(f", {name} {value}" for name, value in case.options)
+    return f"{' '.join(n for n in names if n)}{switches}, batch {case.batch}, threads {case.threads}"
+
+
+def words(site: ConvSite) -> str:
+    """``64x27x27 -> 192, 5x5 /2``: what a reader needs to recognise a site; the rest where it is not the default."""
+    kernel = "x".join(map(str, site.kernel))
+    text = f"{site.in_channels}x{site.in_hw[0]}x{site.in_hw[1]} -> {site.out_channels}, {kernel}"
+    text += f" /{site.stride[0]}" if site.stride != (1, 1) else ""
+    text += f" dilated {site.dilation[0]}" if site.dilation != (1, 1) else ""
+    return text + (f" in {site.groups} groups" if site.groups != 1 else "")
+
+
+def site_names(sites: Iterable[ConvSite], layers: Sequence[LayerWork] = ()) -> dict[ConvSite, str]:
+    """A name for each site, no two the same: of its layers (``conv3``, ``conv4 and 2 more``), else in words."""
+    named: dict[ConvSite, list[str]] = {}
+    for layer in layers:
+        if layer.site is not None:
+            named.setdefault(layer.site, []).append(layer.name)
+    out: dict[ConvSite, str] = {}
+    for site in sites:
+        first, *more = named.get(site) or [words(site)]
+        text = f"{first} and {len(more)} more" if more else first
+        out[site] = text if text not in out.values() else site.key
+    return out
