@@ -1,6 +1,8 @@
 """The rate at which this machine reads memory (``xframe.calibration``): the limit of a fully connected layer.
 
     python benchmarks/bandwidth.py --threads 2,1
+
+Bytes a second, of the fastest of some passes over a block several times the last-level cache.
 """
 
 import json

@@ -31,9 +31,7 @@ def measured(profiles, framework="pytorch", runner="native", wall=10.0, plain=10
     profiles = (profiles,) if isinstance(profiles, Profile) else tuple(profiles)
     made = Case("m", framework, runner, plan or Plan(), "cpu", case.pop("batch", 1), case.pop("threads", 1), **case)
     rounds = tuple(tuple(x * MS for x in _several(r)) for r in (wall if isinstance(wall, list) else [wall]))
-    return Measurement(
-        made, Outcome.OK, rounds=rounds, profiles=profiles, plain=tuple(x * MS for x in _several(plain))
-    )
+    return Measurement(made, Outcome.OK, rounds=rounds, profiles=profiles, plain=tuple(x * MS for x in _several(plain)))
 
 
 def _several(x):

@@ -89,7 +89,7 @@ def test_negative_terms_are_not_clipped():
     assert found["residual"].seconds < 0
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(runs(), st.booleans())
 def test_terms_sum_to_the_wall_time_and_parts_to_their_term(made, known):
     made = replace(made, **NETWORK) if known else made
@@ -109,7 +109,7 @@ def test_terms_sum_to_the_wall_time_and_parts_to_their_term(made, known):
     assert difference["floor"].seconds == 0 or every[0].case.batch != every[-1].case.batch
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(runs(), st.randoms(use_true_random=False))
 def test_no_order_matters(made, shuffled):
     def mixed(items):
@@ -256,7 +256,7 @@ def noisy(framework, a, overhead, seed, passes=9, plain=True):
 
 def test_an_outlier_moves_no_term_and_the_interval_holds_the_truth():
     fast, slow = noisy("jax", 4.0, 1.0, 0), noisy("pytorch", 5.0, 3.0, 1)
-    a, b = explained(run(slow, fast, *FORCED, **NETWORK))
+    a, b, *_ = explained(run(slow, fast, *FORCED, **NETWORK))
     assert a["overhead"].seconds == pytest.approx(3 * MS)
     assert a["overhead"].low == pytest.approx(a["overhead"].high)  # it did not vary
     assert a["quality"].low < a["quality"].seconds < a["quality"].high

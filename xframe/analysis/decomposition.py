@@ -182,7 +182,9 @@ class Group:
 
     def _must_be_done(self, kind: str) -> bool:
         """Whether a row without kernels of the kind has it in others: there is such work, or nobody knows."""
-        return not self._layers or any(w.image_bytes for w in self._layers if w.kind == kind)
+        return not self._layers or any(
+            w.flop or w.image_bytes or w.weight_bytes for w in self._layers if w.kind == kind
+        )
 
     @cached_property
     def _floors(self) -> dict[Part, float]:

@@ -83,9 +83,7 @@ def file_layers(found: Artifact) -> tuple[LayerWork, ...]:
     return tuple(_node_layers(proto, shapes, dict(found.conv_sites)))
 
 
-def _node_layers(
-    proto: onnx.ModelProto, shapes: dict[str, Shape], sites: dict[str, ConvSite]
-) -> Iterator[LayerWork]:
+def _node_layers(proto: onnx.ModelProto, shapes: dict[str, Shape], sites: dict[str, ConvSite]) -> Iterator[LayerWork]:
     from xframe import artifact
 
     constants = {t.name for t in proto.graph.initializer}

@@ -36,7 +36,11 @@ class Row:
         self.measurement, self.case = measurement, measurement.case
         self.title = title(self.case)
         self.passes = sorted(map(_ordered, measurement.profiles), key=_rank)
-        content = (sorted(measurement.rounds), sorted(measurement.plain), [(p.wall, p.cost) for p in self.passes])
+        content = (
+            sorted(map(sorted, measurement.rounds)),
+            sorted(measurement.plain),
+            [(p.wall, p.cost) for p in self.passes],
+        )
         rng = bootstrap.generator(self.title, *content)
         self.wall = bootstrap.medians(measurement.rounds, rng)
         self.plain = bootstrap.medians([measurement.plain], rng) if measurement.plain else None

@@ -49,7 +49,8 @@ def overhead(profile: Profile) -> dict[str, float]:
     """
     kernels = [k for k in profile.kernels if k.end > k.start]
     spans = sorted(profile.host, key=lambda s: (s.start, -s.end, HOST.index(s.kind)))  # inner ones later
-    edges = [0.0, profile.wall, *(t for x in (*kernels, *spans) for t in (x.start, x.end))]
+    known: list[Kernel | Span] = [*kernels, *spans]
+    edges = [0.0, profile.wall, *(t for x in known for t in (x.start, x.end))]
     times = np.unique(np.clip(edges, 0.0, profile.wall))
 
     def during(x: Kernel | Span) -> slice:
