@@ -1,0 +1,260 @@
+"""Explaining: which rows are measured for it, what is asked about other lowerings, what becomes of each."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from tests.test_comparison import QUICK, rows
+from xframe import explain as explaining
+from xframe import oracle, store
+from xframe.analysis.counterfactuals import Change
+from xframe.analysis.decomposition import TERMS
+from xframe.comparison import Interrupted, Request
+from xframe.errors import Unavailable, UsageError
+from xframe.explain import If, completed, explain, explanation, work
+from xframe.registry import FRAMEWORKS, LOWERINGS, Row
+from xframe.results import Level, Machine
+from xframe.types import Outcome
+
+TINY = Request("tiny", ("pytorch",), ("native",), threads=(1,), budget=replace(QUICK, rounds=1, profile=2))
+MACHINE = Machine(1e12, (Level("memory", math.inf, 1e11),))
+EXECUTOR = [("pytorch", "tvm", label, "OK") for label in (*LOWERINGS, "best")]
+MS = 1e-3
+
+
+@pytest.fixture
+def known(monkeypatch):
+    """The machine, which is not measured here, and however busy it is, the costs of ``best`` are kept."""
+    monkeypatch.setattr(explaining.calibration, "machine", lambda threads: MACHINE)
+    monkeypatch.setattr(oracle, "FOREIGN", math.inf)
+
+
+@pytest.fixture
+def fakes(plugins, known, monkeypatch):
+    """Registers frameworks of ``fake_explained``; TVM is one whose lowerings have prices."""
+
+    def use(**classes):
+        plugins(tvm="Priced")
+        for name, cls in classes.items():
+            monkeypatch.setitem(FRAMEWORKS, name, Row(f"fake_explained:{cls}", (), name, FRAMEWORKS[name].aliases))
+
+    return use
+
+
+def test_rows_are_held_up_to_the_executor_on_one_export(fakes):
+    fakes(pytorch="Native", tensorflow="Native")
+    found = explain(replace(TINY, frameworks=("pytorch", "tensorflow")))
+    assert rows(found.run) == [("pytorch", "native", "auto", "OK"), *EXECUTOR, ("tensorflow", "native", "auto", "OK")]
+    assert [(m.case.framework, m.case.runner) for m in found.rows] == [("pytorch", "native"), ("tensorflow", "native")]
+    assert [d.case.framework for d in found.decompositions] == ["pytorch", "tensorflow"]
+    assert len(list(found.pairs())) == 1
+    assert (found.run.machines, set(found.run.layers), found.notes) == ({1: MACHINE}, {1}, ())
+    assert all(len(m.profiles) == 2 for m in found.run.measurements)
+
+
+def test_terms_sum_and_say_what_was_planted(fakes):
+    fakes(pytorch="Native")
+    (d,) = explain(TINY).decompositions
+    assert tuple(t.name for t in d.terms) == TERMS
+    assert sum(t.seconds for t in d.terms) == pytest.approx(d.wall.seconds)
+    assert d["overhead"]["dispatch"].seconds == pytest.approx(1 * MS)
+    # direct costs 3 ms there; 1.5 ms with transforms at conv1, and nothing is cheaper at conv2
+    assert {p.name: p.seconds for p in d["algorithm"].parts} == {
+        "conv1": pytest.approx(1.5 * MS),
+        "conv2": pytest.approx(0, abs=1e-9),
+    }
+
+
+def test_by_default_the_best_lowering_everywhere_is_the_question(fakes):
+    fakes(pytorch="Native")
+    (c,) = explain(TINY).counterfactuals
+    assert c.asked == "the best lowering everywhere"
+    assert c.changes == (Change("conv1", "direct", "winograd"),)
+    assert c.predicted.seconds == pytest.approx((1.5 - 3) * MS)
+    assert c.replaced.seconds == pytest.approx((1.5 - 2) * MS)
+    assert c.measured is not None  # the row of the forced lowering direct is the plan that pytorch uses
+    assert c.outcome == Outcome.OK
+
+
+def test_other_lowerings_are_run_in_turn_with_those_in_use(fakes):
+    fakes(pytorch="Native")
+    lines = []
+    found = explain(TINY, ["conv1=winograd", "conv1-conv2=gemm"], lines.append)
+    labels = ["as pytorch", "as pytorch, conv1=winograd", "as pytorch, conv1-conv2=gemm"]
+    assert rows(found.run)[6:] == [("pytorch", "tvm", label, "OK") for label in labels]
+    _, one, two = found.counterfactuals
+    assert one.predicted.seconds == pytest.approx((1.5 - 3) * MS)
+    assert one.replaced.seconds == pytest.approx((1.5 - 2) * MS)
+    assert two.predicted.seconds == pytest.approx((4 - 3) * 2 * MS)
+    assert one.measured is not None
+    assert two.measured is not None
+    plans = [m.case.plan for m in found.run.measurements[6:]]
+    assert [[low for _, low in p.lowerings] for p in plans] == [["direct"] * 2, ["winograd", "direct"], ["gemm"] * 2]
+    assert "other lowerings: timing, round 1 of 1" in lines
+    assert [d.case.runner for d in found.decompositions] == ["native"]
+
+
+def test_a_refused_lowering_is_told_and_the_others_are_run(fakes):
+    fakes(pytorch="Native")
+    _, refused, run = explain(TINY, ["conv2=winograd", "conv2=gemm"]).counterfactuals
+    assert (refused.outcome, refused.measured) == (Outcome.UNSUPPORTED, None)
+    assert "winograd at conv2: " in refused.reason
+    assert "stride" in refused.reason
+    assert (run.outcome, run.measured is None) == (Outcome.OK, False)
+
+
+def test_a_question_is_about_the_framework_it_names_and_about_all_otherwise(fakes):
+    fakes(pytorch="Native", tensorflow="Native")
+    found = explain(replace(TINY, frameworks=("pytorch", "tf")), ["tf:conv1=gemm", "conv2=gemm"])
+    asked = [(c.case.framework, c.asked) for c in found.counterfactuals if "best" not in c.asked]
+    assert asked == [("pytorch", "conv2=gemm"), ("tensorflow", "tf:conv1=gemm"), ("tensorflow", "conv2=gemm")]
+    assert [m.case.plan.label for m in found.run.measurements[-3:]] == [
+        "as pytorch", "as pytorch, conv2=gemm", "as tensorflow, tf:conv1=gemm",
+    ]  # fmt: skip  # both use the same lowerings
+
+
+def test_what_is_in_use_already_is_not_run(fakes):
+    fakes(pytorch="Native")
+    found = explain(TINY, ["all=direct"])
+    assert found.counterfactuals[1].changes == ()
+    assert len(found.run.measurements) == 6
+
+
+def test_a_row_of_the_executor_is_explained_where_it_is_named(fakes):
+    fakes(pytorch="Native")
+    found = explain(replace(TINY, runners=("native", "tvm")))
+    assert len(found.decompositions) == len(found.rows) == 6
+
+
+def test_a_failed_row_and_one_without_a_profile_cost_themselves_alone(fakes, plugins):
+    fakes(pytorch="Native", tensorflow="Blind", jax="Native")
+    plugins(jax="Missing")
+    found = explain(replace(TINY, frameworks=("pytorch", "tensorflow", "jax")))
+    assert [d.case.framework for d in found.decompositions] == ["pytorch"]
+    assert [m.case.framework for m in found.unexplained()] == ["tensorflow", "jax"]
+
+
+def test_a_machine_that_can_not_be_measured_leaves_the_floor_out(fakes, monkeypatch):
+    def missing(threads):
+        raise Unavailable("TVM is not here")
+
+    fakes(pytorch="Native")
+    monkeypatch.setattr(explaining.calibration, "machine", missing)
+    found = explain(TINY)
+    assert found.notes == ("no floor: TVM is not here",)
+    assert found.decompositions[0]["floor"].seconds == 0
+    assert found.run.machines == {}
+
+
+@pytest.mark.parametrize(("when", "count"), [("timing, round 1 of 1", 6), ("other lowerings: timing, round 1 of 1", 8)])
+def test_an_interrupt_keeps_the_rows_and_what_explains_them(fakes, when, count):
+    fakes(pytorch="Native")
+
+    def press(line):
+        if line == when:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted) as caught:
+        explain(TINY, ["conv1=gemm"], press)
+    run = caught.value.run
+    assert len(run.measurements) == count
+    assert (run.machines, list(run.layers)) == ({1: MACHINE}, [1])
+    assert len(explanation(TINY, run).rows) == 1
+
+
+def test_a_stored_run_explains_the_same(fakes, tmp_path):
+    fakes(pytorch="Native")
+    found = explain(TINY)
+    again = explanation(TINY, store.load(store.write(found.run, tmp_path)))
+    assert [d.to_json() for d in again.decompositions] == [d.to_json() for d in found.decompositions]
+
+
+def test_a_senseless_request_is_refused_before_anything_is_measured(plugins):
+    plugins()
+    lines = []
+    for request, words in (
+        (replace(TINY, frameworks=("pytroch",)), "did you mean pytorch"),
+        (replace(TINY, threads=(0,)), "--threads 0"),
+        (replace(TINY, model="x.onnx", frameworks=None), "has no native form"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            explain(request, (), lines.append)
+    with pytest.raises(UsageError, match="there is no convolution 'conv9'; there are: conv1, conv2"):
+        explain(TINY, ["conv9=fft"], lines.append)
+    assert lines == []
+
+
+def test_an_error_budget_is_the_executor_s(plugins):
+    plugins()
+    assert completed(replace(TINY, error_budget=1e-5)).resolved().error_budget == 1e-5
+
+
+@pytest.fixture
+def layers(plugins):
+    plugins()
+    return work(replace(TINY, batches=(1, 2)))
+
+
+def key(layers, batch, name):
+    return next(w.site.key for w in layers[batch] if w.name == name)
+
+
+@pytest.mark.parametrize(
+    ("text", "framework", "lowerings"),
+    [
+        ("conv1=fft", None, {"conv1": "fft"}),
+        (" conv1 - conv2 = Im2col ", None, {"conv1": "gemm", "conv2": "gemm"}),
+        ("torch:conv1=fft,conv2=direct", "pytorch", {"conv1": "fft", "conv2": "direct"}),
+        ("all=winograd", None, {"conv1": "winograd", "conv2": "winograd"}),
+        ("{key}=fft", None, {"conv2": "fft"}),
+    ],
+)
+def test_questions_are_read(layers, text, framework, lowerings):
+    made = If.parse(text.replace("{key}", key(layers, 1, "conv2")), layers, ("pytorch",))
+    assert (made.framework, dict(made.lowerings)) == (framework, lowerings)
+    assert set(made.at(layers[2]).values()) == set(lowerings.values())
+    assert all(site.batch == 2 for site in made.at(layers[2]))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("conv1", "give LAYERS=LOWERING"),
+        ("=fft", "give LAYERS=LOWERING"),
+        ("conv1=fast", "unknown lowering 'fast'"),
+        ("conv2-conv1=fft", "no convolution 'conv2-conv1'"),
+        ("fc=fft", "no convolution 'fc'; there are: conv1, conv2"),
+        ("jax:conv1=fft", "jax is not explained, add it to --framework"),
+        ("caffe:conv1=fft", "no convolution 'caffe:conv1'"),
+        ("conv1=fft,all=gemm", "names two lowerings for conv1"),
+    ],
+)
+def test_senseless_questions_are_refused(layers, text, words):
+    with pytest.raises(UsageError, match=words):
+        If.parse(text, layers, ("pytorch",))
+
+
+def test_a_file_s_layers_are_its_nodes(convnet, plugins, known, monkeypatch):
+    plugins(ort="Honest", tvm="Priced")
+    request = replace(TINY, model=str(convnet(batch=2)), frameworks=None, runners=("ort",))
+    assert [w.name for w in work(request)[2] if w.site] == ["conv1", "conv2"]
+    found = explain(request, ["conv1=gemm"])
+    assert {(m.case.framework, m.case.batch) for m in found.run.measurements} == {(None, 2)}
+    assert [c.asked for c in found.counterfactuals] == ["the best lowering everywhere", "conv1=gemm"]
+
+
+def test_pytorch_and_the_executor_explained_for_real(plugins, known):
+    """Nothing faked but the roofs of the machine."""
+    pytest.importorskip("torch")
+    plugins()
+    found = explain(TINY, ["conv1=winograd"])
+    native, *_ = found.run.measurements
+    assert (native.outcome, native.reason) == (Outcome.OK, "")
+    (d,) = found.decompositions
+    assert sum(t.seconds for t in d.terms) == pytest.approx(d.wall.seconds)
+    assert {k.kind for k in native.kernels} >= {"conv", "fc"}
+    best, asked = found.counterfactuals
+    assert asked.outcome == Outcome.OK, asked.reason
+    assert asked.measured is not None
+    assert best.asked == "the best lowering everywhere"

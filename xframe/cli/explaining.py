@@ -1,0 +1,145 @@
+"""The command ``explain``: where the time goes, and what other lowerings would give."""
+
+from __future__ import annotations
+
+import io
+import json as jsonlib
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from xframe.cli import console, options, timing
+from xframe.errors import UsageError
+from xframe.types import Outcome
+
+if TYPE_CHECKING:
+    from xframe.analysis.explanation import Explanation
+
+Backends = Annotated[
+    str,
+    typer.Option(
+        "--backend",
+        metavar="A,B",
+        help="Whose rows are explained: native, which always are, ort, openvino, tvm. TVM's kernels under each lowering"
+        " are measured anyway.",
+    ),
+]
+Passes = Annotated[int, typer.Option(help="Profiled passes of each row.")]
+Ifs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--if",
+        metavar="[FRAMEWORK:]LAYERS=LOWERING",
+        help="What if it used another lowering: conv2-conv5=winograd, tensorflow:conv1=fft,conv3=direct, all=gemm. Run"
+        " in TVM's kernels, beside what the framework uses. Several times for several questions.",
+    ),
+]
+Details = Annotated[bool, typer.Option("--details", help="The parts of every term too.")]
+
+
+def explain(
+    model: options.Model = "alexnet",
+    framework: options.Frameworks = None,
+    backend: Backends = "native",
+    ifs: Ifs = None,
+    error_budget: options.ErrorBudget = None,
+    schedules: options.Schedules = "auto",
+    allow_foreign_log: options.AllowForeignLog = False,
+    device: options.Device = "cpu",
+    batch: options.Batches = None,
+    threads: options.Threads = None,
+    seed: options.Seed = 0,
+    rounds: options.Rounds = 3,
+    passes: Passes = 15,
+    time_limit: options.TimeLimit = None,
+    details: Details = False,
+    json: options.Json = False,
+    output: options.Output = None,
+) -> int:
+    """Where does the time go: algorithm, kernels, layout, overhead? In words, and as terms that sum to it.
+
+    Profiled passes apart from the timed ones are held against the roofline of this machine, the best kernels measured,
+    and TVM's kernels for the algorithm that each framework was seen to use.
+    """
+    from xframe import explain as explaining
+    from xframe.comparison import Interrupted, Request
+
+    if passes < 1:
+        raise UsageError(f"--passes {passes} makes no sense: it must be at least 1")
+    request = Request(
+        model,
+        frameworks=options.names("framework", framework),
+        runners=options.names("backend", backend) or (),
+        error_budget=error_budget,
+        schedules=schedules,
+        allow_foreign_log=allow_foreign_log,
+        device=device,
+        batches=options.numbers("batch", batch),
+        threads=options.numbers("threads", threads),
+        seed=seed,
+        budget=replace(timing.budget(rounds, time_limit), profile=passes),
+    )
+    explaining.completed(request)
+    if output is not None:
+        console.check_writable(output)
+    progress = console.Progress()
+    try:
+        result = explaining.explain(request, ifs or (), progress, sys.argv)
+        code = timing.exit_code(result.run.measurements)
+        code = code or int(any(c.outcome != Outcome.OK for c in result.counterfactuals))
+    except Interrupted as e:
+        result, code = explaining.explanation(request, e.run), 130
+    finally:
+        progress.clear()
+    _show(result, details, json, output)
+    if code == 130:
+        print("xframe: interrupted; the rows that were finished are above", file=sys.stderr)
+    return code
+
+
+def _show(result: Explanation, details: bool, json: bool, output: Path | None) -> None:
+    from xframe import store
+
+    try:
+        with console.quiet_pipe():
+            if json:
+                for line in _lines(result):
+                    print(jsonlib.dumps(store.finite(line)))
+            else:
+                from xframe.report import explain_terminal
+
+                explain_terminal.render(result, sys.stdout, details)
+    finally:  # neither of the two may cost the other: both stand for minutes of measuring
+        if output is not None:
+            print(f"wrote {store.write(result.run, output)} and {_write(result, output)}", file=sys.stderr)
+
+
+def _lines(result: Explanation) -> Iterator[dict[str, Any]]:
+    """What ``--json`` prints, each with its ``kind``: rows, decompositions, differences, counterfactuals, sentences."""
+    from xframe import store
+    from xframe.report import explain_words
+
+    yield from ({"kind": "row", **store.row(m)} for m in result.run.measurements)
+    yield from ({"kind": "decomposition", **d.to_json()} for d in result.decompositions)
+    yield from ({"kind": "difference", **slow.difference(fast).to_json()} for fast, slow in result.pairs())
+    yield from ({"kind": "counterfactual", **c.to_json()} for c in result.counterfactuals)
+    yield from ({"kind": "sentence", "text": text} for text in explain_words.sentences(result))
+
+
+def _write(result: Explanation, folder: Path) -> Path:
+    """The explanation as Markdown beside ``run.json``: sentences, then the tables in full."""
+    from xframe import files
+    from xframe.report import explain_terminal, explain_words
+
+    out = io.StringIO()
+    explain_terminal.render_tables(result, out)
+    first = result.run.measurements[0].case
+    path = folder / "explanation.md"
+    with files.atomic(path) as part:
+        lines = [f"# Where {first.model} spends its time", *(f"- {s}" for s in explain_words.sentences(result))]
+        part.write_text("\n\n".join(lines) + f"\n\n```\n{out.getvalue().strip()}\n```\n", encoding="utf-8")
+    return path

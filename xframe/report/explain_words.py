@@ -1,0 +1,263 @@
+"""An explanation in sentences: where the time of each row goes, why two rows differ, what other lowerings would give.
+
+A number is told as a fact only where its 95 % interval does not hold 0; what is not distinguishable from 0 is told as
+that. What is listed of a difference, all else and the residual sum to it, up to the rounding of what is printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from xframe.analysis.counterfactuals import Counterfactual
+from xframe.analysis.explanation import Explanation
+from xframe.analysis.shares import CALL, GAPS, OUTSIDE, PROFILER
+from xframe.analysis.terms import Decomposition, Term
+from xframe.results import Measurement
+from xframe.types import KINDS, Case, Outcome
+
+#: Terms and their parts in words; a name that is missing stands for itself.
+TERM = {
+    "floor": "floor", "headroom": "best kernels above floor", "algorithm": "choice of algorithm",
+    "quality": "quality of the kernels", "operators": "other kernels above best",
+    "layout": "layout changes and copies", "overhead": "overhead outside kernels", "residual": "residual",
+}  # fmt: skip
+KIND = {
+    "conv": "convolution kernels", "fc": "FC kernels", "pool": "pooling kernels", "norm": "normalisation kernels",
+    "activation": "activation kernels", "elementwise": "elementwise kernels", "softmax": "softmax kernels",
+    "layout": "layout changes", "copy": "copies",
+}  # fmt: skip
+HOST = {
+    "python": "Python", "dispatch": "dispatch", "allocation": "allocation", "copy": "copies by the host",
+    CALL: "call and return", GAPS: "gaps between kernels", PROFILER: "less the profiler's own",
+    OUTSIDE: "kernels outside the pass",
+}  # fmt: skip
+Item = tuple[str, Term]
+
+
+class Scale:
+    """Milliseconds with as many decimals as three digits of ``seconds`` take, one at least, or ``places``."""
+
+    def __init__(self, seconds: float, places: int | None = None):
+        self.places = (1 if seconds >= 1e-2 else 2 if seconds >= 1e-3 else 3) if places is None else places
+
+    def __call__(self, seconds: float) -> str:
+        text = f"{seconds * 1e3:.{self.places}f}"
+        return text.removeprefix("-") if self.is_zero(seconds) else text
+
+    def is_zero(self, seconds: float) -> bool:
+        """Whether it is printed as 0."""
+        return round(seconds * 1e3, self.places) == 0
+
+    def within(self, term: Term) -> str:
+        """``4.6 +- 0.2``: the farther end of the interval."""
+        return f"{self(term.seconds)} +- {self(max(term.high - term.seconds, term.seconds - term.low, 0.0))}"
+
+
+def row(case: Case) -> str:
+    """``pytorch``, ``jax ort``, ``tvm winograd (pytorch's export)``: a row among those of its batch."""
+    if case.runner == "native":
+        text = case.framework or case.model
+    elif case.plan.lowerings:
+        text = f"{case.runner} {case.plan.label}" + (f" ({case.framework}'s export)" if case.framework else "")
+    else:
+        text = f"{case.framework} {case.runner}" if case.framework else case.runner
+    return text + "".join(f", {name} {value}" for name, value in case.options)
+
+
+def where(case: Case) -> str:
+    """``batch 1, 2 threads``."""
+    return f"batch {case.batch}, {case.threads} thread{'s' * (case.threads != 1)}"
+
+
+def known(term: Term) -> bool:
+    """Whether it is distinguishable from 0."""
+    return term.low > 0 or term.high < 0
+
+
+def total(name: str, terms: Iterable[Term]) -> Term:
+    """Their sum; where one has no resamples, all that the intervals leave open."""
+    found = list(terms)
+    replicates = [t.replicates for t in found if t.replicates is not None]
+    sums = (sum(t.seconds for t in found), sum(t.low for t in found), sum(t.high for t in found))
+    if not found or len(replicates) < len(found) or len({len(r) for r in replicates}) > 1:
+        return Term(name, *sums)
+    return Term.of(name, np.concatenate([[sums[0]], np.sum(replicates, axis=0)]))
+
+
+def sentences(explanation: Explanation) -> list[str]:
+    """All there is to say, the differences first."""
+    best = (m for m in explanation.run.measurements if m.prediction and m.outcome == Outcome.OK)
+    return [
+        *(difference(fast, slow) for fast, slow in explanation.pairs()),
+        *map(goes, explanation.decompositions),
+        *map(unexplained, explanation.unexplained()),
+        *map(counterfactual, explanation.counterfactuals),
+        *map(prediction, best),
+    ]
+
+
+def items(d: Decomposition) -> list[Item]:
+    """What a difference is made of, residual apart: kernels by kind, layout, overhead; they sum to it."""
+    shared = [("floor and best kernels", total("shared", (d["floor"], d["headroom"])))]
+    conv = [(KIND["conv"], total("conv", (d["algorithm"], d["quality"])))]
+    others = [(KIND.get(p.name, p.name), p) for p in d["operators"].parts]
+    moved = [(KIND.get(p.name, p.name), p) for p in d["layout"].parts]
+    return [*shared, *conv, *others, *moved, *_overhead(d["overhead"])]
+
+
+def _overhead(term: Term) -> list[Item]:
+    """Its parts where each is what the host did; as a whole where the profiler's own time in them is not small."""
+    small = 0.1 * max((abs(p.seconds) for p in term.parts), default=0.0)
+    if any(p.name in (PROFILER, OUTSIDE) and abs(p.seconds) > small for p in term.parts):
+        return [(TERM["overhead"], term)]
+    own = [p for p in term.parts if p.name not in (PROFILER, OUTSIDE)]
+    rest = [p for p in term.parts if p.name in (PROFILER, OUTSIDE)]
+    found = [(HOST.get(p.name, p.name), p) for p in own]
+    return found + ([("the profiler's share of the overhead", total("profiler", rest))] if rest else [])
+
+
+def difference(fast: Decomposition, slow: Decomposition) -> str:
+    """``tensorflow is 4.1 ms faster than pytorch at batch 1, 2 threads: FC kernels 4.6, ...``.
+
+    Positive is what the faster one saves.
+    """
+    d = slow.difference(fast)
+    assert fast.case is not None
+    assert slow.case is not None
+    scale = Scale(slow.wall.seconds)
+    one, other, place = row(fast.case), row(slow.case), where(fast.case)
+    told = sorted(((n, t) for n, t in items(d) if known(t) and not scale.is_zero(t.seconds)), key=_size)
+    open_ = [(n, t) for n, t in items(d) if not known(t) and not (scale.is_zero(t.low) and scale.is_zero(t.high))]
+    rest = d.wall.seconds - d["residual"].seconds - sum(t.seconds for _, t in told)
+    parts = [f"{name} {scale(t.seconds)}{_of_convolutions(name, d, scale)}" for name, t in told]
+    parts += [f"all else {scale(rest)}"] if told or not scale.is_zero(rest) else []
+    parts.append(f"residual {scale.within(d['residual'])}")
+    if known(d.wall):
+        share = f"{d.wall.seconds / slow.wall.seconds:.0%}"
+        text = f"{one} is {scale.within(d.wall)} ms ({share}) faster than {other} at {place}: {', '.join(parts)}"
+    else:
+        text = (
+            f"{one} and {other} are not distinguishable at {place}: {scale(d.wall.seconds)} ms apart, between"
+            f" {scale(d.wall.low)} and {scale(d.wall.high)}; what {one} saves: {', '.join(parts)}"
+        )
+    unclear = ", ".join(f"{n} ({scale.within(t)})" for n, t in sorted(open_, key=_size))
+    return f"{text}. {f'Not distinguishable from 0: {unclear}.' if unclear else ''}".rstrip()
+
+
+def _size(item: Item) -> float:
+    return -abs(item[1].seconds)
+
+
+def _of_convolutions(name: str, d: Decomposition, scale: Scale) -> str:
+    """Algorithm and quality beside the convolution kernels, where the choice of an algorithm is part of it."""
+    if name != KIND["conv"] or not known(d["algorithm"]) or scale.is_zero(d["algorithm"].seconds):
+        return ""
+    return f" (algorithm {scale(d['algorithm'].seconds)}, quality {scale(d['quality'].seconds)})"
+
+
+def spent(d: Decomposition) -> list[Item]:
+    """What a row's time is spent on: kernels by kind, layout, overhead; with the residual they sum to it."""
+    best = {t.name: t for t in _joined(d["floor"].parts, d["headroom"].parts)}
+    sites = [t for name, t in best.items() if name not in KINDS]
+    conv = [(KIND["conv"], total("conv", (*sites, d["algorithm"], d["quality"])))] if sites else []
+    kinds = {t.name: t for t in _joined([best[k] for k in best if k in KINDS], d["operators"].parts)}
+    found = [*conv, *((KIND[k], t) for k, t in kinds.items())]
+    return [*found, (TERM["layout"], d["layout"]), (TERM["overhead"], d["overhead"])]
+
+
+def _joined(*lists: Sequence[Term]) -> list[Term]:
+    """Terms of the same name added up."""
+    found: dict[str, list[Term]] = {}
+    for term in (t for one in lists for t in one):
+        found.setdefault(term.name, []).append(term)
+    return [total(name, terms) for name, terms in found.items()]
+
+
+def savings(d: Decomposition) -> list[Item]:
+    """What a row would save, each change by itself, the largest first; only what is distinguishable from 0."""
+    best = total("conv", (d["algorithm"], d["quality"]))
+    found = [(f"the best {KIND['conv']} measured here", best)]
+    found += [(f"the best {KIND.get(p.name, p.name)} measured here", p) for p in d["operators"].parts]
+    found += [("no layout changes and copies", d["layout"]), ("no overhead outside kernels", d["overhead"])]
+    return sorted(((n, t) for n, t in found if t.low > 0), key=_size)
+
+
+def goes(d: Decomposition) -> str:
+    """Where a row's time goes, what would change most, and how much no row here knows how to save."""
+    assert d.case is not None
+    scale, wall = Scale(d.wall.seconds), d.wall.seconds
+    parts = sorted(((n, t) for n, t in spent(d) if not scale.is_zero(t.seconds)), key=_size)
+    told = [f"{n} {scale(t.seconds) if known(t) else scale.within(t)} ({t.seconds / wall:.0%})" for n, t in parts]
+    text = f"{row(d.case)} takes {scale.within(d.wall)} ms at {where(d.case)}: {', '.join(told)}"
+    text += f"; residual {scale.within(d['residual'])} ({d['residual'].seconds / wall:.1%})."
+    gains = [(n, t) for n, t in savings(d) if not scale.is_zero(t.seconds)]
+    if gains:
+        name, term = gains[0]
+        text += f" What would change most: {name}, -{scale.within(term)} ms."
+    else:
+        text += " Nothing that was measured here would make it distinguishably faster."
+    if d["headroom"].low > 0:
+        text += (
+            f" The best kernels measured here are {scale(d['headroom'].seconds)} ms above the floor of this machine."
+        )
+    return text
+
+
+def unexplained(m: Measurement) -> str:
+    """Why a row has no decomposition."""
+    if m.outcome != Outcome.OK:
+        return f"{row(m.case)} at {where(m.case)} is not explained: {m.outcome.value}, {m.reason}"
+    why = next((n for n in m.notes if n.startswith("no profile")), "it has no profile")
+    return f"{row(m.case)} at {where(m.case)} is not explained: {why}"
+
+
+def counterfactual(c: Counterfactual) -> str:
+    """What the changed lowerings would give the row, and what they gave the executor."""
+    whose = row(c.case)
+    if not c.changes and c.outcome == Outcome.OK:
+        return f"If {whose} used {c.asked} at {where(c.case)}: nothing changes. {_notes(c)}".rstrip()
+    moves: dict[tuple[str, str], list[str]] = {}
+    for site, used, asked in c.changes:
+        moves.setdefault((used or "an unknown algorithm", asked), []).append(site)
+    told = "; ".join(f"{asked} instead of {used} at {', '.join(sites)}" for (used, asked), sites in moves.items())
+    text = f"If {whose} used {c.asked} at {where(c.case)} ({told}):" if told else f"If {whose} used {c.asked}:"
+    terms = [t for t in (c.replaced, c.predicted, c.measured) if t is not None]
+    scale = Scale(max((abs(t.seconds) for t in terms), default=0.0), 2)
+    parts = []
+    if c.replaced is not None:
+        parts.append(f"with the executor's kernels there {_change(c.replaced, scale)} is predicted")
+    if c.predicted is not None:
+        parts.append(f"with its own kernels' quality {_change(c.predicted, scale)}")
+        executor = f"in the executor {_change(c.predicted, scale)} is predicted"
+        parts.append(f"{executor} and {_change(c.measured, scale)} measured" if c.measured else f"{executor}, not run")
+    elif c.measured is not None:
+        parts.append(f"in the executor {_change(c.measured, scale)} is measured")
+    if c.outcome != Outcome.OK:
+        parts.append(f"it was not run: {c.outcome.value}, {c.reason}")
+    return f"{text} {'; '.join(parts)}. {_notes(c)}".rstrip()
+
+
+def _change(term: Term, scale: Scale) -> str:
+    sign = "+" if term.seconds > 0 and not scale.is_zero(term.seconds) else ""
+    return f"{sign}{scale.within(term)} ms" + ("" if known(term) else " (not distinguishable from 0)")
+
+
+def _notes(c: Counterfactual) -> str:
+    return " ".join(f"{note[0].upper()}{note[1:]}." for note in c.notes)
+
+
+def prediction(m: Measurement) -> str:
+    """What the oracle's plan was predicted to take, and what it took."""
+    name, seconds = row(m.case), float(m.prediction["total_s"])
+    took = float(np.median(m.samples))
+    scale = Scale(took, 2)
+    by_lowering: dict[str, int] = {}
+    for _, lowering in m.case.plan.lowerings:
+        by_lowering[lowering] = by_lowering.get(lowering, 0) + 1
+    plan = ", ".join(f"{count} {lowering}" for lowering, count in by_lowering.items())
+    return (
+        f"{name}, the cheapest lowering at each different convolution ({plan}), run in the common executor at"
+        f" {where(m.case)}: predicted {scale(seconds)} ms, measured {scale(took)} ms ({took / seconds - 1:+.1%})."
+    )
