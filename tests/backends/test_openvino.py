@@ -1,5 +1,6 @@
 """The OpenVINO backend: its settings, its profile, what it can't do."""
 
+import datetime
 import itertools
 import subprocess
 import sys
@@ -60,15 +61,58 @@ def test_other_settings_than_given_are_not_honoured(model, monkeypatch):
         OpenVino().compile(model, Plan(), "cpu", 1)
 
 
-def test_profile_joins_convolutions_to_sites(model):
+@pytest.mark.parametrize(
+    ("switch", "value", "name", "wanted"),
+    [
+        ("performance_hint", "throughput", "PERFORMANCE_HINT", "THROUGHPUT"),
+        ("cpu_pinning", "on", "ENABLE_CPU_PINNING", True),
+        ("denormal_as_zero", "on", "CPU_DENORMALS_OPTIMIZATION", True),
+    ],
+)
+def test_a_switch_changes_its_property_alone(model, switch, value, name, wanted):
+    usual, other = (
+        OpenVino().compile(model, Plan(), "cpu", 1),
+        OpenVino().compile(model, Plan(), "cpu", 1, {switch: value}),
+    )
+    assert other.environment[name] == wanted
+    assert {k for k, v in usual.environment.items() if other.environment[k] != v} == {name}
+    usual.close()
+    other.close()
+
+
+def test_its_switches_are_those_of_the_registry():
+    assert {s.name: s.values for s in registry.BACKENDS["openvino"].switches} == {
+        name: tuple(values) for name, (_, values) in backend._SWITCHES.items()
+    }
+
+
+def test_profile_lays_kernels_end_to_end(model):
     built = OpenVino().compile(model, Plan(), "cpu", 1)
-    with pytest.raises(XframeError, match="after bind"):
-        built.profile(1)
     built.bind([zoo.inputs(i.shape, 0) for i in model.inputs])
-    kernels = built.profile(1)[0].kernels
-    assert [k.site for k in kernels if k.site] == [site for _, site in model.conv_sites]
-    assert all(a.end == b.start for a, b in itertools.pairwise(kernels))
+    (profile,) = built.profile(1)
+    assert profile.kernels[0].start == 0
+    assert all(a.end == b.start for a, b in itertools.pairwise(profile.kernels))
+    convolutions = [k for k in profile.kernels if k.kind == "conv"]
+    assert [k.site for k in convolutions] == [site for _, site in model.conv_sites]
+    assert all(k.algorithm and k.name.startswith(k.algorithm) for k in convolutions)
     built.close()
+
+
+@pytest.mark.parametrize("micros", [(5, 5, 5), (0, 0, 0), (1, 0, 0), (0, 0, 1), (90, 3, 4), (10, 11, 12), (7, 0, 300)])
+def test_the_last_run_is_told_from_rounded_means(micros):
+    """To within the two microseconds that the rounding hides, and never below nothing."""
+    two, three = (datetime.timedelta(microseconds=sum(micros[:n]) // n) for n in (2, 3))
+    found = backend.last_of(3, two, three) * 1e6
+    assert found >= 0
+    assert abs(found - micros[2]) <= 2
+
+
+def test_nodes_that_add_up_to_more_than_the_pass_are_no_profile(model, monkeypatch):
+    built = OpenVino().compile(model, Plan(), "cpu", 1)
+    built.bind([zoo.inputs(i.shape, 0) for i in model.inputs])
+    monkeypatch.setattr(backend, "last_of", lambda *_: 1000.0)
+    with pytest.raises(XframeError, match="more than the pass"):
+        built.profile(1)
 
 
 def test_a_wrong_number_of_feeds_is_said_in_words(model):

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.lowering import zoo
 from xframe import artifact
 from xframe.backends import ort
-from xframe.errors import NotHonoured, Unavailable, Unsupported, UsageError, XframeError
+from xframe.errors import Unsupported, XframeError
 from xframe.types import OPTIMIZATIONS, ConvSite, Plan
 
 AUTO = Plan()
@@ -125,30 +125,6 @@ def test_profile_joins_convolutions_to_sites(executable, model, tmp_path, monkey
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_shape_that_fits_two_sites_is_joined_to_none():
-    def node(out):
-        return {
-            "op_name": "Conv",
-            "input_type_shape": [{"float": [1, 3, 8, 8]}, {"float": [out, 3, 3, 3]}],
-            "output_type_shape": [{"float": [1, out, 6, 6]}],
-        }
-
-    events = [
-        {"cat": "Session", "name": "model_run", "ts": 0, "dur": 100},
-        {"cat": "Node", "name": "old_kernel_time", "ts": 10, "dur": 5, "args": node(16)},
-        {"cat": "Session", "name": "model_run", "ts": 200, "dur": 100},
-        {"cat": "Node", "name": "new_kernel_time", "ts": 210, "dur": 5, "args": node(16)},
-    ]
-    two = {ConvSite(1, 3, (8, 8), 16, (3, 3)), ConvSite(1, 3, (8, 8), 12, (3, 3))}
-    one = {ConvSite(1, 3, (8, 8), 12, (3, 3)), ConvSite(1, 3, (8, 8), 64, (3, 3))}
-    (ambiguous,), (padded,) = ort.kernels(events, two), ort.kernels(events, one)
-    assert ambiguous.name == "Conv new"
-    assert ambiguous.start == pytest.approx(10e-6)
-    assert ambiguous.site is None
-    assert padded.site == ConvSite(1, 3, (8, 8), 12, (3, 3))
-    assert ort.kernels([], one) == []
-
-
 def test_profile_before_bind_is_refused(executable):
     with pytest.raises(XframeError, match="after bind"):
         executable.profile(1)
@@ -165,33 +141,13 @@ def test_forced_lowerings_are_refused(model, plan):
         ort.OnnxRuntime().compile(model, plan, "cpu", 1)
 
 
-def test_cuda_without_it_is_unavailable(model, monkeypatch):
-    compile_ = ort.OnnxRuntime().compile
-    monkeypatch.setattr(ort.ort, "get_available_providers", lambda: ["CPUExecutionProvider"])
-    with pytest.raises(Unavailable, match="built without CUDA"):
-        compile_(model, AUTO, "cuda", 1)
-    monkeypatch.setattr(ort.ort, "get_available_providers", lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"])
-
-    def no_library(name):
-        raise OSError(f"{name}: cannot open shared object file")
-
-    monkeypatch.setattr(ort.ctypes, "CDLL", no_library)
-    with pytest.raises(Unavailable, match="needs an NVIDIA driver"):
-        compile_(model, AUTO, "cuda:0", 1)
-    monkeypatch.setattr(ort, "_cuda_device_count", lambda: 1)
-    with pytest.raises(Unavailable, match=r"cuda:1 was asked for, this process sees 1 GPU\(s\)"):
-        compile_(model, AUTO, "cuda:1", 1)
-    with pytest.raises(UsageError, match="unknown device 'tpu'"):
-        compile_(model, AUTO, "tpu", 1)
-
-
-def test_a_session_that_fell_back_to_the_cpu_is_not_honoured(model, monkeypatch):
-    monkeypatch.setattr(ort, "_provider", lambda device: ("CUDAExecutionProvider", 0, {}))
-    plain = ort._session
-    monkeypatch.setattr(ort, "_session", lambda path, threads, *rest: plain(path, threads, "CPUExecutionProvider", {}))
-    monkeypatch.setattr(ort.ort, "preload_dlls", lambda: None)
-    with pytest.raises(NotHonoured, match="fell back to CPUExecutionProvider"):
-        ort.OnnxRuntime().compile(model, AUTO, "cuda", 1)
+def test_a_level_can_be_a_switch_and_a_plans_label_comes_first(model):
+    built = ort.OnnxRuntime().compile(model, AUTO, "cpu", 1, {"graph_optimization_level": "basic"})
+    assert built.environment["optimization_level"] == "ORT_ENABLE_BASIC"
+    built.close()
+    built = ort.OnnxRuntime().compile(model, Plan("disabled"), "cpu", 1, {"graph_optimization_level": "basic"})
+    assert built.environment["optimization_level"] == "ORT_DISABLE_ALL"
+    built.close()
 
 
 def test_unknown_operator_is_one_line(model, tmp_path, capfd):

@@ -119,6 +119,9 @@ def test_profile_ties_kernels_to_their_site(backend, loaded):
     roles = ["pad", "input", "product", "output"]
     assert [k.name for k in mine] == [f"conv1_winograd_{r}" for r in roles]
     assert [k.role for k in mine] == roles
+    assert [k.kind for k in mine] == ["layout", "conv", "conv", "conv"]
+    assert {k.layer for k in mine} == {name for name, _ in loaded.conv_sites}
+    assert [k.algorithm for k in mine] == ["", *[f"winograd {executable.sites[0].detail}"] * 3]
     assert all(0 <= a.start <= a.end <= b.start for a, b in pairwise(kernels))
 
 
@@ -156,7 +159,7 @@ def test_profile_of_equal_convolutions(backend, tmp_path):
     executable = backend.compile(loaded, forced(loaded, "fft"), "cpu", 2)
     outputs(executable, x)
     products = [k for k in executable.profile(1)[0].kernels if k.site == site and k.name.endswith("product")]
-    assert len(products) == 3
+    assert [k.layer for k in products] == ["c", "d", "z"]
 
 
 def test_a_kernel_that_did_not_run_is_not_honoured(backend, loaded):

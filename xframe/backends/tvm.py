@@ -12,8 +12,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,11 @@ import numpy as np
 import tvm_ffi
 
 from xframe import files
-from xframe.errors import NotHonoured, Unavailable, Unsupported, XframeError
+from xframe.backends import tvm_profile
+from xframe.errors import Unavailable, Unsupported, XframeError
 from xframe.lowering.identity import identity
 from xframe.protocols import DEFAULTS
-from xframe.types import Artifact, ConvSite, Kernel, Plan, Profile, SiteRecord
+from xframe.types import Artifact, ConvSite, Plan, Profile, SiteRecord
 from xframe.worker import wire
 
 CPU, POOLED = 1, 2  # DLPack's device type; the allocator that keeps memory between runs
@@ -61,7 +61,7 @@ class Tvm:
             shutil.rmtree(folder, ignore_errors=True)  # what is left of it
             self._build(artifact, plan, threads, folder)
         compiled = time.perf_counter()
-        executable = TvmExecutable(folder, self.version, threads, plan)
+        executable = TvmExecutable(folder, self.version, threads, plan, artifact.conv_sites)
         executable.seconds = {"load": time.perf_counter() - compiled}
         if not cached:
             executable.seconds["compile"] = compiled - started
@@ -96,9 +96,16 @@ class Tvm:
 class TvmExecutable:
     """A compiled folder, loaded: the library, its parameters in one block of aligned memory, a virtual machine."""
 
-    def __init__(self, folder: Path, version: str, threads: int, plan: Plan):
+    def __init__(
+        self,
+        folder: Path,
+        version: str,
+        threads: int,
+        plan: Plan,
+        conv_sites: Sequence[tuple[str, ConvSite]] = (),
+    ):
         meta = json.loads((folder / META).read_text(encoding="utf-8"))
-        self.plan = plan
+        self.plan, self._conv_sites = plan, conv_sites
         self.sites: tuple[SiteRecord, ...] = wire.sites_of(meta["sites"])
         self.seconds: dict[str, float] = {}
         self.notes = tuple(meta["notes"])
@@ -128,42 +135,16 @@ class TvmExecutable:
         return [np.from_dlpack(x).copy() for x in outputs]
 
     def profile(self, passes: int) -> list[Profile]:
-        """Steps during which the virtual machine calls back around each kernel.
-
-        Equal convolutions share their kernels, under the first one's name. Raises NotHonoured when fewer kernels of its
-        lowering ran at a planned site than there are convolutions.
-        """
-        return [self._profiled() for _ in range(passes)]
-
-    def _profiled(self) -> Profile:
-        self.step()
-        seen = []
-
-        def watch(_, name, before, __, *___):
-            if not name.startswith("vm."):
-                seen.append((str(name), bool(before), time.perf_counter()))
-
-        self._machine["set_instrument"](tvm_ffi.convert_func(watch))
-        try:
-            start = time.perf_counter()
-            self.step()
-            wall = time.perf_counter() - start
-        finally:
-            self._machine["set_instrument"](None)
-        sites = {s.name: s for s in self.sites}
-        kernels, ran = [], Counter[ConvSite]()
-        for (name, _, begin), (_, _, end) in zip(seen[::2], seen[1::2], strict=True):
-            site, _, rest = name.partition("_")
-            record = sites.get(site)
-            role = rest.removeprefix(f"{record.requested}_") if record else ""
-            if record and role != rest:
-                ran[record.site] += 1
-            kernels.append(Kernel(name, begin - start, end - start, record.site if record else None, role))
-        planned = Counter(s.site for s in self.sites if s.requested)
-        missing = [s.name for s in self.sites if s.requested and ran[s.site] < planned[s.site]]
-        if missing:
-            raise NotHonoured(f"no kernel of the forced lowering ran at {', '.join(missing)}")
-        return Profile(wall, tuple(kernels))
+        """Passes during which the virtual machine calls back around each kernel: see
+        :mod:`xframe.backends.tvm_profile`. Raises NotHonoured when a planned lowering is not what ran."""
+        if not self._args:
+            raise XframeError("profile comes after bind")
+        watched = tvm_profile.Watched(self._machine, self.step, self._args[:3])
+        if not self.sites:
+            return watched.profiles(passes, tvm_profile.stock(watched.shapes(), self._conv_sites))
+        same = [site for _, site in self._conv_sites] == [s.site for s in self.sites]
+        layers = [name for name, _ in self._conv_sites] if same else []
+        return watched.profiles(passes, tvm_profile.forced(self.sites, layers))
 
     def close(self) -> None:
         self._args, self._out, self._parameters = [], None, []

@@ -1,0 +1,185 @@
+"""Reading a profile of ONNX Runtime: planted events, and real ones of small graphs."""
+
+from itertools import pairwise
+
+import pytest
+from onnx import helper
+
+from xframe import artifact
+from xframe.backends.nodes import Nodes
+from xframe.backends.ort_profile import Join, Pass, algorithm, read
+from xframe.errors import XframeError
+from xframe.types import Artifact, ConvSite
+
+SITE = ConvSite(1, 3, (8, 8), 16, (3, 3))
+
+
+def node(name, ts, dur, op="Conv", shapes=((1, 3, 8, 8), (16, 3, 3, 3)), out=(1, 16, 6, 6), **args):
+    more = {
+        "op_name": op,
+        "provider": "CPUExecutionProvider",
+        "input_type_shape": [{"float": list(s)} for s in shapes],
+        "output_type_shape": [{"float": list(out)}],
+        **args,
+    }
+    return {"cat": "Node", "name": f"{name}_kernel_time", "ts": ts, "dur": dur, "args": more}
+
+
+def session(name, ts, dur):
+    return {"cat": "Session", "name": name, "ts": ts, "dur": dur, "args": {}}
+
+
+def joined(sites, *nodes):
+    found = Artifact("m.onnx", "", "m", None, None, 17, (), (), tuple(sites))
+    return Join(found, Nodes([helper.make_node(op, i, o, name) for op, name, i, o in nodes]))
+
+
+def two_runs(*events, ts=1000, dur=100):
+    """A run that is not looked at, then one with ``events``."""
+    return [session("model_run", 0, 50), node("warm", 10, 5), session("model_run", ts, dur), *events]
+
+
+def test_the_second_run_is_read_and_placed_where_it_began():
+    events = two_runs(session("SequentialExecutor::Execute", 1005, 90), node("c", 1010, 5), node("r", 1020, 2, "Relu"))
+    (profile,) = read(events, [Pass(980e-6, 150e-6)], joined([("c", SITE)], ("Conv", "c", ["x", "w"], ["a"])))
+    assert profile.wall == 150e-6
+    assert [(k.name, k.kind, k.layer, k.site) for k in profile.kernels] == [
+        ("Conv c", "conv", "c", SITE),
+        ("Relu r", "activation", "", None),
+    ]
+    first = profile.kernels[0]
+    assert (first.start, first.end) == (pytest.approx(30e-6), pytest.approx(35e-6))
+    spans = [(s.name, s.kind, pytest.approx(s.start), pytest.approx(s.end)) for s in profile.host]
+    assert spans == [
+        ("call", "python", 0.0, 20e-6),
+        ("model_run", "dispatch", 20e-6, 120e-6),
+        ("SequentialExecutor::Execute", "dispatch", 25e-6, 115e-6),
+        ("return", "python", 120e-6, 150e-6),
+    ]
+
+
+def test_another_clock_puts_the_run_into_the_middle():
+    (profile,) = read(two_runs(node("c", 1010, 5)), [Pass(12345.0, 150e-6)], joined([]))
+    assert profile.host[0].end == pytest.approx(25e-6)
+    assert profile.host[-1].start == pytest.approx(125e-6)
+
+
+def test_runs_that_are_missing_are_said():
+    with pytest.raises(XframeError, match="has 1 runs, 2 were made"):
+        read([session("model_run", 0, 50)], [Pass(0.0, 1.0)], joined([]))
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes"),
+    [
+        ("c2", []),  # it kept its name
+        ("fused c2", []),
+        ("c2_token_7", []),
+        ("b_nchwc", [("Conv", "c2", ["x", "w"], ["b"])]),
+        ("b_nchwc_token_3", [("Conv", "c2", ["x", "w"], ["b"])]),
+        ("y_nchwc", [("Conv", "c2", ["x", "w"], ["b"]), ("Relu", "r", ["b"], ["y"])]),
+    ],
+)
+def test_equal_convolutions_are_told_by_name(name, nodes):
+    join = joined([("c1", SITE), ("c2", SITE)], *nodes)
+    assert join([node(name, 0, 1)]) == [("c2", SITE, "conv")]
+
+
+def test_equal_convolutions_without_a_name_come_in_the_order_of_the_graph():
+    join = joined([("c1", SITE), ("c2", SITE)])
+    assert [o.layer for o in join([node("a", 0, 1), node("b", 1, 1), node("c", 2, 1)])] == ["c1", "c2", ""]
+
+
+def test_a_name_with_another_shape_is_not_believed():
+    other = ConvSite(1, 3, (8, 8), 64, (3, 3))
+    assert joined([("c1", other), ("c2", SITE)])([node("c1", 0, 1)]) == [("c2", SITE, "conv")]
+
+
+def test_channels_may_be_padded_and_two_problems_of_a_shape_are_not_guessed():
+    narrow = ConvSite(1, 3, (8, 8), 12, (3, 3))
+    assert joined([("n", narrow)])([node("x", 0, 1)]) == [("n", narrow, "conv")]
+    assert joined([("n", narrow), ("c", SITE)])([node("x", 0, 1)]) == [("", None, "conv")]
+
+
+def test_other_nodes_are_told_by_name():
+    join = joined([], ("Gemm", "g", ["x", "w"], ["a"]), ("MaxPool", "p", ["a"], ["b"]), ("Relu", "r", ["b"], ["c"]))
+    names = ("fused g", "FusedGemm"), ("b_nchwc", "MaxPool"), ("c", "Relu"), ("ReorderOutput_token_1", "ReorderOutput")
+    owners = join([node(name, i, 1, op) for i, (name, op) in enumerate(names)])
+    assert owners == [("g", None, "fc"), ("p", None, "pool"), ("r", None, "activation"), ("", None, "layout")]
+
+
+def test_a_scaling_of_channels_made_a_convolution_is_none():
+    """A tensor that is really called so comes first."""
+    scaled = {"shapes": ((1, 16, 6, 6), (16, 1, 1, 1))}
+    nodes = [("Conv", "c", ["x", "w"], ["a"]), ("BatchNormalization", "n", ["a", "s"], ["b"])]
+    assert joined([("c", SITE)], *nodes)([node("b_bn_nchwc", 0, 1, **scaled)]) == [("n", None, "norm")]
+    nodes = [("BatchNormalization", "n", ["x", "s"], ["b"]), ("Conv", "c", ["b", "w"], ["b_bn"])]
+    assert joined([("c", SITE)], *nodes)([node("b_bn_nchwc", 0, 1)]) == [("c", SITE, "conv")]
+
+
+def test_kernels_of_a_gpu_belong_to_the_node_before_them():
+    gpu = {"provider": "CUDAExecutionProvider"}
+    events = two_runs(
+        node("c", 1010, 5, **gpu),
+        {"cat": "Kernel", "name": "implicit_convolve_sgemm", "ts": 1030, "dur": 20, "args": {}},
+        {"cat": "Kernel", "name": "add_bias", "ts": 1050, "dur": 5, "args": {}},
+    )
+    join = joined([("c", SITE)], ("Conv", "c", ["x", "w"], ["a"]))
+    (profile,) = read(events, [Pass(980e-6, 150e-6)], join)
+    assert [(k.name, k.site, k.algorithm, k.kind) for k in profile.kernels] == [
+        ("implicit_convolve_sgemm", SITE, "implicit_convolve_sgemm", "conv"),
+        ("add_bias", SITE, "add_bias", "conv"),
+    ]
+    assert ("c_kernel_time", "dispatch") in [(s.name, s.kind) for s in profile.host]
+
+
+def test_a_node_that_runs_others_is_no_kernel():
+    events = two_runs(node("inner", 1010, 5, "Relu"), node("outer", 1005, 20, "If"))
+    (profile,) = read(events, [Pass(980e-6, 150e-6)], joined([]))
+    assert [k.name for k in profile.kernels] == ["Relu inner"]
+
+
+@pytest.mark.parametrize(
+    ("name", "site", "words"),
+    [
+        ("a_nchwc", ConvSite(1, 64, (9, 9), 32, (3, 3)), "mlas:nchwc_direct"),
+        ("a_nchwc", ConvSite(1, 64, (9, 9), 32, (1, 1)), "mlas:nchwc_pointwise"),
+        ("a_nchwc", ConvSite(1, 64, (9, 9), 64, (3, 3), groups=64), "mlas:nchwc_depthwise"),
+        ("a_nchwc_token_1", ConvSite(1, 3, (9, 9), 64, (3, 3)), "mlas:nchwc_from_nchw"),
+        ("a_nchwc", ConvSite(1, 8, (9, 9), 64, (1, 1)), "mlas:nchwc"),
+    ],
+)
+def test_on_blocks_of_channels_it_is_always_direct(name, site, words):
+    assert algorithm(name, site, "AMD64") == algorithm(name, site, "aarch64") == words
+
+
+@pytest.mark.parametrize(
+    ("site", "words"),
+    [
+        (ConvSite(1, 5, (9, 9), 7, (1, 1)), "mlas:gemm_direct"),
+        (ConvSite(1, 5, (9, 9), 7, (1, 1), stride=(2, 2)), "mlas:im2col_gemm"),
+        (ConvSite(1, 5, (9, 9), 7, (3, 3)), "mlas:im2col_gemm"),
+        (ConvSite(1, 7, (9, 9), 7, (3, 3), groups=7), ""),
+    ],
+)
+def test_else_it_is_a_product(site, words):
+    assert algorithm("conv1", site, "x86_64") == words
+    assert algorithm("conv1", site, "aarch64") == ""  # other kernels may take over there
+
+
+def test_a_real_profile_has_every_convolution_and_what_moves_data(tmp_path, convnet):
+    from xframe import zoo
+    from xframe.backends.ort import OnnxRuntime
+    from xframe.types import Plan
+
+    loaded = artifact.load(convnet())
+    built = OnnxRuntime().compile(loaded, Plan(), "cpu", 1)
+    built.bind([zoo.inputs(i.shape, 0) for i in loaded.inputs])
+    first, second = built.profile(2)
+    built.close()
+    for profile in (first, second):
+        convolutions = [k for k in profile.kernels if k.kind == "conv"]
+        assert [(k.layer, k.site) for k in convolutions] == list(loaded.conv_sites)
+        assert all(a.end <= b.start for a, b in pairwise(profile.kernels))
+        assert {s.name for s in profile.host} >= {"call", "model_run", "return"}
+        assert profile.cost == first.cost

@@ -1,0 +1,197 @@
+"""How sessions of ONNX Runtime are set up: devices, switches, and that they are had."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper, save_model
+
+from xframe import artifact, registry
+from xframe.backends import ort_session
+from xframe.backends.ort import OnnxRuntime
+from xframe.errors import NotHonoured, Unavailable, Unsupported, UsageError
+from xframe.types import Plan
+
+AUTO = Plan()
+SWITCHES = {s.name: s.values for s in registry.BACKENDS["ort"].switches}
+#: Switch of a CPU, a value that is not its default -> what the session then says of itself.
+ON_A_CPU = {
+    ("graph_optimization_level", "extended"): ("optimization_level", "ORT_ENABLE_EXTENDED"),
+    ("cpu_mem_arena", "off"): ("cpu_mem_arena", False),
+    ("mem_pattern", "off"): ("mem_pattern", False),
+    ("spinning", "off"): ("spinning", "0"),
+    ("execution_mode", "parallel"): ("execution_mode", "ORT_PARALLEL"),
+    ("denormal_as_zero", "on"): ("denormal_as_zero", "1"),
+    ("nchwc", "off"): ("nchwc", False),
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A convolution of 16 channels, which a CPU computes in blocks of them, and ReLU."""
+    weight = numpy_helper.from_array(np.random.default_rng(0).standard_normal((16, 16, 3, 3)).astype("float32"), "w")
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["x", "w"], ["a"], "conv"), helper.make_node("Relu", ["a"], ["y"], "relu")],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 16, 9, 9))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 16, 7, 7))],
+        [weight],
+    )
+    path = tmp_path_factory.mktemp("ort") / "m.onnx"
+    save_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return artifact.load(path)
+
+
+def compiled(model, device="cpu", **options):
+    return OnnxRuntime().compile(model, AUTO, device, 2, options)
+
+
+def outputs(built):
+    built.bind([np.random.default_rng(1).standard_normal((1, 16, 9, 9)).astype("float32")])
+    built.step()
+    built.sync()
+    return built.fetch()[0]
+
+
+def test_each_switch_is_of_one_device_or_of_both():
+    assert {name for name, _ in ON_A_CPU} | set(ort_session.CUDA) == set(SWITCHES)
+    assert {name: tuple(values) for name, values in ort_session.CUDA.items()} == {
+        name: values for name, values in SWITCHES.items() if name in ort_session.CUDA
+    }
+
+
+@pytest.mark.parametrize(("switch", "value"), ON_A_CPU)
+def test_a_switch_changes_what_the_session_has_and_not_what_it_computes(model, switch, value):
+    fact, wanted = ON_A_CPU[switch, value]
+    usual, other = compiled(model), compiled(model, **{switch: value})
+    assert other.environment[fact] == wanted != usual.environment[fact]
+    same = set(usual.environment) - {fact, "inter_op_threads"}
+    assert all(other.environment[f] == usual.environment[f] for f in same)
+    np.testing.assert_allclose(outputs(other), outputs(usual), rtol=1e-4, atol=1e-4)
+    usual.close()
+    other.close()
+
+
+@pytest.mark.parametrize("switch", [name for name, _ in ON_A_CPU])
+def test_its_default_changes_nothing(model, switch):
+    usual, same = compiled(model), compiled(model, **{switch: SWITCHES[switch][0]})
+    assert same.environment == usual.environment
+    usual.close()
+    same.close()
+
+
+def test_without_blocks_of_channels_nothing_is_reordered(model):
+    """Read off a profile: the session can't be asked which optimisers it left out."""
+    blocked, plain = compiled(model), compiled(model, nchwc="off")
+    outputs(blocked)
+    outputs(plain)
+    (with_blocks,), (without,) = blocked.profile(1), plain.profile(1)
+    assert "layout" in {k.kind for k in with_blocks.kernels}
+    assert {k.kind for k in without.kernels} == {"conv"}
+    assert [k.algorithm for k in with_blocks.kernels if k.site] == ["mlas:nchwc_direct"]
+
+
+@pytest.mark.parametrize("switch", ort_session.CUDA)
+def test_what_is_for_cuda_is_refused_on_a_cpu(model, switch):
+    default, *others = SWITCHES[switch]
+    compiled(model, **{switch: default}).close()
+    for value in others:
+        with pytest.raises(Unsupported, match=f"{switch}={value} was asked for on cpu: .* is for cuda only"):
+            compiled(model, **{switch: value})
+
+
+def test_nodes_side_by_side_need_two_threads(model):
+    with pytest.raises(Unsupported, match="execution_mode=parallel was asked for with 1 thread"):
+        OnnxRuntime().compile(model, AUTO, "cpu", 1, {"execution_mode": "parallel"})
+
+
+def test_what_is_for_a_cpu_is_refused_on_cuda(model):
+    with pytest.raises(Unsupported, match=r"nchwc=off was asked for on cuda:0: .* is for cpu only"):
+        compiled(model, "cuda:0", nchwc="off")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("enable_mem_pattern", False, "enable_mem_pattern=False"),
+        ("intra_op_num_threads", 7, "intra_op_num_threads=7"),
+        ("get_session_config_entry", lambda key: "7", "session.intra_op.allow_spinning=7"),
+    ],
+)
+def test_other_settings_than_given_are_not_honoured(model, monkeypatch, name, value, words):
+    """As where a build of it ignores one of them."""
+    real = ort_session.ort.InferenceSession.get_session_options
+
+    def other(self):
+        class Options:
+            def __getattr__(self, asked):
+                return value if asked == name else getattr(taken, asked)
+
+        taken = real(self)
+        return Options()
+
+    monkeypatch.setattr(ort_session.ort.InferenceSession, "get_session_options", other)
+    with pytest.raises(NotHonoured, match=words):
+        compiled(model)
+
+
+def test_options_of_the_cuda_provider(monkeypatch):
+    """What the provider is given; it is not there in most places where this runs."""
+    given = {}
+
+    def session(path, settings, providers, disabled_optimizers):
+        given.update(providers[0][1])
+        return SimpleNamespace(
+            get_providers=lambda: [providers[0][0]],
+            get_session_options=lambda: settings,
+            get_provider_options=lambda: {providers[0][0]: {**given, "use_tf32": "1"}},
+        )
+
+    monkeypatch.setattr(ort_session, "provider_of", lambda device: (ort_session.PROVIDERS["cuda"], 3))
+    monkeypatch.setattr(ort_session.ort, "preload_dlls", lambda: None)
+    monkeypatch.setattr(ort_session.ort, "InferenceSession", session)
+    switches = {"cudnn_conv_algo_search": "heuristic", "prefer_nhwc": "on"}
+    with pytest.raises(NotHonoured, match="use_tf32"):
+        ort_session.Settings("m.onnx", 1, "cuda:3", switches=switches).open()
+    assert given == {
+        "device_id": "3",
+        "cudnn_conv_algo_search": "HEURISTIC",
+        "prefer_nhwc": "1",
+        "use_tf32": "0",
+        "cudnn_conv_use_max_workspace": "1",
+        "enable_cuda_graph": "0",
+    }
+
+
+def test_cuda_without_it_is_unavailable(model, monkeypatch):
+    monkeypatch.setattr(ort_session.ort, "get_available_providers", lambda: ["CPUExecutionProvider"])
+    with pytest.raises(Unavailable, match="built without CUDA"):
+        compiled(model, "cuda")
+    monkeypatch.setattr(
+        ort_session.ort, "get_available_providers", lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    )
+
+    def no_library(name):
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(ort_session.ctypes, "CDLL", no_library)
+    with pytest.raises(Unavailable, match="needs an NVIDIA driver"):
+        compiled(model, "cuda:0")
+    monkeypatch.setattr(ort_session, "_cuda_device_count", lambda: 1)
+    with pytest.raises(Unavailable, match=r"cuda:1 was asked for, this process sees 1 GPU\(s\)"):
+        compiled(model, "cuda:1")
+    with pytest.raises(UsageError, match="unknown device 'tpu'"):
+        compiled(model, "tpu")
+
+
+def test_a_session_that_fell_back_to_the_cpu_is_not_honoured(model, monkeypatch):
+    real = ort_session.ort.InferenceSession
+    monkeypatch.setattr(ort_session, "provider_of", lambda device: (ort_session.PROVIDERS["cuda"], 0))
+    monkeypatch.setattr(ort_session.ort, "preload_dlls", lambda: None)
+    monkeypatch.setattr(
+        ort_session.ort,
+        "InferenceSession",
+        lambda path, settings, **_: real(path, settings, providers=["CPUExecutionProvider"]),
+    )
+    with pytest.raises(NotHonoured, match="fell back to CPUExecutionProvider"):
+        compiled(model, "cuda")

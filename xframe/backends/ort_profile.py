@@ -1,0 +1,236 @@
+"""Where the time of an ONNX Runtime session goes: its own profile, read.
+
+A second session profiles, since one does so in all its runs or in none; it runs through bound inputs and outputs, as
+the timed one. A pass's wall is that of a clock around the run, as a timed step's is: the event ``model_run`` leaves out
+the call from Python. The profile's clock is the system's, which tells where in the pass the run began; where it is
+another one the run is put into the middle of the pass. It counts whole microseconds.
+"""
+
+import json
+import platform
+import re
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from xframe.backends import kinds, profiler_cost
+from xframe.backends.nodes import Nodes
+from xframe.backends.ort_session import Settings
+from xframe.errors import XframeError
+from xframe.types import Artifact, ConvSite, Kernel, Profile, Span
+
+#: The CPU kernels pad channels up to a multiple of their vector block.
+_BLOCK = 16
+#: Below so many input channels of a group an image is read as it is, not in blocks of channels.
+_SMALL_BLOCK = 8
+_CONVOLUTIONS = ("Conv", "FusedConv")
+#: Operators that run other nodes.
+_PARENTS = ("If", "Loop", "Scan")
+#: How the optimiser calls what computes on blocks of channels: after the output, made unique.
+_BLOCKED = re.compile(r"_nchwc(_token_\d+)?$")
+#: What it puts around the name of a node or an output that it takes over: the second where a scaling of channels became
+#: a convolution.
+_MADE = re.compile(r"^fused |(_nchwc)?(_token_\d+)?$"), re.compile(r"_(bn|mul)_nchwc(_token_\d+)?$")
+_KERNEL = "_kernel_time"
+_MICRO = 1e-6
+_MACHINE = platform.machine()
+
+Event = Mapping[str, Any]
+
+
+class Pass(NamedTuple):
+    """A profiled pass: seconds of the system's clock since the profile began when it started, and its wall."""
+
+    began: float
+    wall: float
+
+
+def profiles(settings: Settings, artifact: Artifact, feeds: Sequence[np.ndarray], passes: int) -> list[Profile]:
+    """So many profiled passes of one session that profiles, each after a step that is not looked at.
+
+    Raises
+    ------
+    XframeError
+        The profile tells no kernels: this build has none of CUDA's.
+    """
+    with tempfile.TemporaryDirectory(prefix="xframe-ort-") as folder:
+        bound = settings.open(str(Path(folder) / "profile"))
+        bound.bind(artifact, feeds)
+        start = bound.session.get_profiling_start_time_ns()
+        taken = []
+        for _ in range(passes):
+            bound.step()
+            bound.sync()
+            began, before = time.time_ns(), time.perf_counter()
+            bound.step()
+            bound.sync()
+            taken.append(Pass((began - start) * 1e-9, time.perf_counter() - before))
+        events = json.loads(Path(bound.session.end_profiling()).read_text(encoding="utf-8"))
+    found = read(events, taken, Join(artifact, Nodes.read(artifact.path)))
+    if not all(p.kernels for p in found):
+        raise XframeError(f"this build of ONNX Runtime tells no times of kernels on {settings.device}")
+    each = _seconds_per_node(settings)
+    return [replace(p, cost=each * len(p.kernels)) for p in found]
+
+
+def _seconds_per_node(settings: Settings) -> float:
+    """What profiling adds to a node of three inputs, as a convolution has, in sessions like this one."""
+    nodes = 100
+    feeds = {"x": np.ones((1, 16), np.float32)}
+    plain = replace(settings, path=profiler_cost.chain("Sum", 3, nodes), level="disabled")
+    with tempfile.TemporaryDirectory(prefix="xframe-ort-") as folder:
+        usual, profiling = plain.open().session, plain.open(str(Path(folder) / "profile")).session
+        seconds = profiler_cost.added(lambda: usual.run(None, feeds), lambda: profiling.run(None, feeds))
+        profiling.end_profiling()
+    return seconds / nodes
+
+
+class Owner(NamedTuple):
+    """What a kernel belongs to: the ONNX node, empty if that can't be told; the convolution, if it is one; its kind."""
+
+    layer: str
+    site: ConvSite | None
+    kind: str
+
+
+class Join:
+    """Which node of the ONNX graph each event of a run belongs to, and which convolution."""
+
+    def __init__(self, artifact: Artifact, nodes: Nodes) -> None:
+        self._sites, self._nodes = dict(artifact.conv_sites), nodes
+
+    def __call__(self, events: Sequence[Event]) -> list[Owner]:
+        """What each event of one run belongs to, in the order in which they ran."""
+        left = list(self._sites)
+        return [self._owner(e, left) for e in events]
+
+    def _owner(self, event: Event, left: list[str]) -> Owner:
+        operator = event["args"]["op_name"]
+        if operator in _CONVOLUTIONS:
+            if name := self._convolution(event, left):
+                left.remove(name)
+                return Owner(name, self._sites[name], "conv")
+            name = self._known(_node(event))  # a batch normalisation, say
+            return Owner(name, None, kinds.of_operator(self._nodes.operator(name) or operator))
+        return Owner(self._known(_node(event)), None, kinds.of_operator(operator))
+
+    def _convolution(self, event: Event, left: list[str]) -> str:
+        """The convolution of ``left`` that an event is: the one of its name if its shape is that, too, else the only
+        problem of that shape. Equal ones come in the order of the graph."""
+        fits = [name for name in left if _fits(event["args"], self._sites[name])]
+        named = [name for name in self._candidates(_node(event)) if name in fits]
+        if named:
+            return named[0]
+        return fits[0] if len({self._sites[name] for name in fits}) == 1 else ""
+
+    def _known(self, name: str) -> str:
+        """The ONNX node that a node of the optimised graph is called after; empty if there is none."""
+        names = (name, *(made.sub("", name) for made in _MADE))
+        return next(filter(None, map(self._nodes.named, names)), "")
+
+    def _candidates(self, name: str) -> Iterator[str]:
+        """The convolutions that a node of the optimised graph may be called after, the most likely first: it keeps the
+        name, has it as a part, or is called after the output of the last node that was fused into it."""
+        if known := self._known(name):
+            yield from self._nodes.before(known, "Conv")
+        yield from sorted((s for s in self._sites if s in name), key=len, reverse=True)
+
+
+def read(events: Sequence[Event], passes: Sequence[Pass], join: Join) -> list[Profile]:
+    """The profiles of every second run in ``events``, which are those of ``passes``; their cost is not known here."""
+    runs = [e for e in events if e["name"] == "model_run"]
+    if len(runs) != 2 * len(passes):
+        raise XframeError(f"the profile of ONNX Runtime has {len(runs)} runs, {2 * len(passes)} were made")
+    return [_profile(events, run, one, join) for run, one in zip(runs[1::2], passes, strict=True)]
+
+
+def _profile(events: Sequence[Event], run: Event, one: Pass, join: Join) -> Profile:
+    start, end = run["ts"], run["ts"] + run["dur"]
+    inside = [e for e in events if start <= e["ts"] <= end]
+    spare = one.wall - run["dur"] * _MICRO
+    lead = start * _MICRO - one.began
+    if not 0 <= lead <= spare:
+        lead = spare / 2  # another clock
+
+    def seconds(e: Event) -> tuple[float, float]:
+        return lead + (e["ts"] - start) * _MICRO, lead + (e["ts"] + e["dur"] - start) * _MICRO
+
+    nodes = [e for e in inside if e["cat"] == "Node" and e["name"].endswith(_KERNEL)]
+    nodes = [e for e in nodes if e["args"]["op_name"] not in _PARENTS]
+    owners = dict(zip(map(id, nodes), join(nodes), strict=True))
+    kernels, spans = [], []
+    owner = None
+    for e in inside:
+        if id(e) in owners:
+            owner = e
+            if e["args"].get("provider") != "CUDAExecutionProvider":
+                kernels.append(_kernel(e, e, owners[id(e)], seconds(e)))
+            else:
+                spans.append(Span(e["name"], *seconds(e), "dispatch"))
+        elif e["cat"] == "Kernel" and owner is not None:  # those of a node on a GPU are listed after it
+            kernels.append(_kernel(e, owner, owners[id(owner)], seconds(e)))
+        elif e["cat"] == "Session":
+            spans.append(Span(e["name"], *seconds(e), "dispatch"))
+    first, last = seconds(run)
+    spans += [Span("call", 0.0, first, "python"), Span("return", last, one.wall, "python")]
+    kernels.sort(key=lambda k: k.start)
+    return Profile(one.wall, tuple(kernels), tuple(sorted(spans, key=lambda s: (s.start, -s.end))))
+
+
+def _kernel(event: Event, node: Event, owner: Owner, times: tuple[float, float]) -> Kernel:
+    name = f"{node['args']['op_name']} {_node(node)}" if event is node else event["name"]
+    words = ""
+    if owner.site is not None:
+        words = algorithm(_node(node), owner.site) if event is node else event["name"]
+    return Kernel(name, *times, owner.site, "", owner.kind, owner.layer, words)
+
+
+def _node(event: Event) -> str:
+    return event["name"].removesuffix(_KERNEL)
+
+
+def algorithm(node: str, site: ConvSite, machine: str = _MACHINE) -> str:
+    """What computes a convolution on a CPU, as MLAS's sources choose it from the shape; empty where they may differ.
+
+    ``node`` is the name of the node in the optimised graph. On blocks of channels it is always a direct convolution: of
+    an image in blocks, one that is read as it is (few channels), of single channels, or of single pixels. Else it is,
+    on x86, a product with the image (``gemm_direct``) or with its column matrix.
+    """
+    channels, outputs = site.in_channels // site.groups, site.out_channels // site.groups
+    pixels = site.kernel == (1, 1) and not any(site.pads)
+    if not _BLOCKED.search(node):
+        if channels == 1 or machine not in ("x86_64", "AMD64"):
+            return ""
+        return "mlas:gemm_direct" if pixels and site.stride == (1, 1) else "mlas:im2col_gemm"
+    if channels == outputs == 1:
+        return "mlas:nchwc_depthwise"
+    if channels < _SMALL_BLOCK:
+        return "mlas:nchwc_from_nchw"
+    if channels < _BLOCK:  # in blocks where a vector holds 8 numbers, not where it holds 16
+        return "mlas:nchwc"
+    return "mlas:nchwc_pointwise" if pixels else "mlas:nchwc_direct"
+
+
+def _fits(args: Event, site: ConvSite) -> bool:
+    """Whether a profiled node has the shapes of ``site``; its channels may have been padded to the block."""
+    inputs, outputs = ([next(iter(t.values())) for t in args[k]] for k in ("input_type_shape", "output_type_shape"))
+    if len(inputs) < 2 or not outputs or any(len(s) != 4 for s in (*inputs[:2], outputs[0])):
+        return False
+    (n, _, *in_hw), (out, per_group, *kernel), (_, _, *out_hw) = inputs[0], inputs[1], outputs[0]
+
+    def padded(actual: int, wanted: int) -> bool:
+        return wanted <= actual < wanted + _BLOCK
+
+    return (
+        site.batch == n
+        and site.in_hw == tuple(in_hw)
+        and site.out_hw == tuple(out_hw)
+        and site.kernel == tuple(kernel)
+        and padded(out, site.out_channels)
+        and padded(per_group, site.in_channels // site.groups)
+    )

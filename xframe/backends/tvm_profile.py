@@ -1,0 +1,179 @@
+"""Where the time of a module that TVM compiled goes: its virtual machine calls back before and after each call.
+
+The callback is in Python, and many calls of a pass are the machine's own (memory, checks of shapes): what all that adds
+is calibrated by calling back with arguments like those of a kernel.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import tvm_ffi
+
+from xframe.backends import kinds, profiler_cost
+from xframe.errors import NotHonoured
+from xframe.types import ConvSite, Kernel, Profile, SiteRecord, Span
+
+#: Roles of the stages of a convolution that only change the form of its image.
+LAYOUT = frozenset({"pad", "space_to_depth"})
+_BUILTIN, _MEMORY = "vm.", "vm.builtin.alloc"
+_CALLBACKS = 200  # in one run of the calibration
+
+Shapes = list[tuple[int, ...]]
+
+
+class Owner(NamedTuple):
+    """What a kernel belongs to: the ONNX node of its convolution, the problem, the stage, the algorithm in words."""
+
+    layer: str = ""
+    site: ConvSite | None = None
+    role: str = ""
+    algorithm: str = ""
+
+
+class Instrument:
+    """The callback; ``seen`` has (name, begins, time in ``perf_counter`` seconds) of each one."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, bool, float]] = []
+        add, clock = self.seen.append, time.perf_counter
+
+        def watch(_: Any, name: str, begins: bool, *__: Any) -> None:
+            add((name, begins, clock()))
+
+        self.function = tvm_ffi.convert_func(watch)
+
+    def calls(self) -> list[tuple[str, float, float]]:
+        """(name, start, end) of each call, in the order in which they ended."""
+        out, open_ = [], []
+        for name, begins, when in self.seen:
+            if begins:
+                open_.append(when)
+            else:
+                out.append((str(name), open_.pop(), when))
+        return out
+
+
+class Watched:
+    """A virtual machine with the one function that is a pass. ``sample``: tensors as its kernels have."""
+
+    def __init__(self, machine: Any, step: Callable[[], None], sample: Sequence[Any]) -> None:
+        self._machine, self._step, self._sample = machine, step, sample
+
+    def shapes(self) -> list[tuple[str, Shapes]]:
+        """The kernels of a pass with the shapes of their arguments, in the order in which they ran."""
+        found: list[tuple[str, Shapes]] = []
+
+        def look(_: Any, name: str, begins: bool, __: Any, *arguments: Any) -> None:
+            if begins and not name.startswith(_BUILTIN):
+                found.append((name, [tuple(a.shape) for a in arguments if isinstance(a, tvm_ffi.Tensor)]))
+
+        self._run(tvm_ffi.convert_func(look))
+        return found
+
+    def profiles(self, passes: int, join: Callable[[Sequence[str]], Sequence[Owner]]) -> list[Profile]:
+        """So many profiled passes, each after one that is not. ``join``: names of the kernels of a pass -> owners."""
+        each = self.seconds_per_callback()
+        return [self._profiled(join, each) for _ in range(passes)]
+
+    def _profiled(self, join: Callable[[Sequence[str]], Sequence[Owner]], each: float) -> Profile:
+        self._step()
+        instrument = Instrument()
+        start, wall = self._run(instrument.function)
+        calls = [(name, begin - start, end - start) for name, begin, end in instrument.calls()]
+        ran = [c for c in calls if not c[0].startswith(_BUILTIN)]
+        kernels = []
+        for (name, begin, end), owner in zip(ran, join([name for name, *_ in ran]), strict=True):
+            kind = ("layout" if owner.role in LAYOUT else "conv") if owner.site else kinds.of_name(name)
+            words = owner.algorithm if kind == "conv" else ""
+            kernels.append(Kernel(name, begin, end, owner.site, owner.role, kind, owner.layer, words))
+        spans = tuple(
+            Span(name, begin, end, "allocation" if name.startswith(_MEMORY) else "dispatch")
+            for name, begin, end in calls
+            if name.startswith(_BUILTIN)
+        )
+        return Profile(wall, tuple(kernels), spans, each * len(instrument.seen))
+
+    def _run(self, callback: Any) -> tuple[float, float]:
+        """When a pass that calls back began, and its wall."""
+        self._machine["set_instrument"](callback)
+        try:
+            start = time.perf_counter()
+            self._step()
+            return start, time.perf_counter() - start
+        finally:
+            self._machine["set_instrument"](None)
+
+    def seconds_per_callback(self) -> float:
+        """What calling back costs beyond a call of a native function with the same arguments."""
+        callback, native = Instrument().function, tvm_ffi.get_global_func("ffi.Array")
+        arguments = (self._machine["main"], "conv1_direct_product", True, None, *self._sample)
+
+        def run(function: Any) -> None:
+            for _ in range(_CALLBACKS):
+                function(*arguments)
+
+        return profiler_cost.added(lambda: run(native), lambda: run(callback), runs=20) / _CALLBACKS
+
+
+def forced(sites: Sequence[SiteRecord], layers: Sequence[str]) -> Callable[[Sequence[str]], list[Owner]]:
+    """The join of a forced plan, whose kernels are called ``<site>_<lowering>_<role>``.
+
+    Equal convolutions share their kernels, under the first one's name; they run in the order of ``sites``, and so do
+    ``layers``, their ONNX nodes. It raises NotHonoured when fewer kernels of its lowering ran at a planned site than
+    there are convolutions.
+    """
+    named = {s.name: s for s in sites}
+
+    def join(names: Sequence[str]) -> list[Owner]:
+        owners, ran = [], Counter[ConvSite]()
+        at, roles = -1, set[str]()
+        for name in names:
+            first, _, rest = name.partition("_")
+            record = named.get(first)
+            if record is None:
+                owners.append(Owner())
+                continue
+            role = rest.removeprefix(f"{record.requested}_")
+            if role != rest:
+                ran[record.site] += 1
+            if at < 0 or sites[at].site != record.site or role in roles:
+                later = (i for i in range(at + 1, len(sites)) if sites[i].site == record.site)
+                at, roles = next(later, at), set()
+            roles.add(role)
+            layer = layers[at] if layers and sites[at].site == record.site else ""
+            owners.append(Owner(layer, record.site, role, f"{record.selected} {record.detail}".strip()))
+        planned = Counter(s.site for s in sites if s.requested)
+        missing = [s.name for s in sites if s.requested and ran[s.site] < planned[s.site]]
+        if missing:
+            raise NotHonoured(f"no kernel of the forced lowering ran at {', '.join(missing)}")
+        return owners
+
+    return join
+
+
+def stock(
+    seen: Sequence[tuple[str, Shapes]], conv_sites: Sequence[tuple[str, ConvSite]]
+) -> Callable[[Sequence[str]], list[Owner]]:
+    """The join of TVM's own plan: convolutions by the shapes of their arguments, equal ones in the order of the graph.
+
+    Its convolutions are direct ones, whatever the shape.
+    """
+    left, owners = list(conv_sites), []
+    for name, shapes in seen:
+        fits = kinds.of_name(name) == "conv" and next((c for c in left if _fits(shapes, c[1])), None)
+        if fits:
+            left.remove(fits)
+        owners.append(Owner(*fits, "", "direct:topi") if fits else Owner())
+
+    def join(names: Sequence[str]) -> list[Owner]:
+        return owners if len(names) == len(owners) else [Owner()] * len(names)
+
+    return join
+
+
+def _fits(shapes: Shapes, site: ConvSite) -> bool:
+    image = (site.batch, site.in_channels, *site.in_hw)
+    weight = (site.out_channels, site.in_channels // site.groups, *site.kernel)
+    return shapes[:2] == [image, weight] and shapes[-1] == (site.batch, site.out_channels, *site.out_hw)
