@@ -1,8 +1,9 @@
 """JAX: an NHWC function of weights and input under ``jit``; export by a walk over its jaxpr."""
 
+import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -10,12 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from xframe.errors import Unavailable
+from xframe.errors import Unavailable, Unsupported
 from xframe.frameworks import common
 from xframe.protocols import DEFAULTS
-from xframe.types import Layer, ModelSpec
+from xframe.types import Layer, ModelSpec, Profile
 
 Weights = Mapping[str, Any]  # of one layer, without the layer's name
+
+#: Option -> the flag of XLA that it sets when it is on.
+FLAGS: dict[str, tuple[str, Any]] = {"fast_math": ("xla_cpu_enable_fast_math", True)}
 
 
 def _pads(item: Layer) -> list[tuple[int, int]]:
@@ -81,13 +85,14 @@ def direct(item: Layer, w: Weights, *xs):
     return OPS[item.op](item, w, *xs)
 
 
-def network(spec: ModelSpec, w: Mapping[str, Any], x, apply: Callable[..., Any] = direct):
-    """The network's output for the NHWC array ``x``, with the weights of :func:`common.channels_last`."""
+def network(spec: ModelSpec, w: Mapping[str, Any], x, apply: Callable[..., Any] = direct, layout: str = "NHWC"):
+    """The network's output for the array ``x``: NHWC with the weights of :func:`common.channels_last`, or NCHW with
+    those of :func:`xframe.frameworks.jax_nchw.weights` and an ``apply`` for them."""
     values, sources = {"input": x}, spec.sources()
     absorbed = common.absorbed_flattens(spec).values()
     for item in spec.layers:
         xs = [values[s] for s in sources[item.name]]
-        if item.op == "flatten" and xs[0].ndim == 4 and item.name not in absorbed:
+        if layout == "NHWC" and item.op == "flatten" and xs[0].ndim == 4 and item.name not in absorbed:
             xs = [xs[0].transpose(0, 3, 1, 2)]
         own = {name.rpartition(".")[2]: value for name, value in w.items() if name.rpartition(".")[0] == item.name}
         values[item.name] = apply(item, own, *xs)
@@ -95,38 +100,102 @@ def network(spec: ModelSpec, w: Mapping[str, Any], x, apply: Callable[..., Any] 
 
 
 class _Network(common.Network):
-    def __init__(self, spec: ModelSpec, weights: Mapping[str, Any], device: jax.Device, batch: int, threads: int):
+    def __init__(
+        self,
+        spec: ModelSpec,
+        weights: Mapping[str, Any],
+        device: jax.Device,
+        batch: int,
+        threads: int,
+        options: Mapping[str, str],
+    ):
+        self._nchw = options.get("layout") == "NCHW"
+        self._jit = options.get("jit") != "off"
+        self._precision = options.get("matmul_precision", "highest")
+        flags = {flag: value for option, (flag, value) in FLAGS.items() if options.get(option) == "on"}
+        if flags and not self._jit:
+            raise Unsupported(f"jax with jit=off and {next(iter(flags))}: that is for whole programs; use jit=on")
         environment = {
             "jax": jax.__version__,
             "threads": int(os.environ.get("NPROC", os.cpu_count() or 1)),
             "platform": device.platform,
             "device": device.device_kind,
-            "matmul_precision": "highest",
-            "layout": "NHWC",
+            "matmul_precision": self._precision,
+            "layout": "NCHW" if self._nchw else "NHWC",
+            "jit": self._jit,
             "xla_flags": os.environ.get("XLA_FLAGS", ""),
+            "compiler_options": flags,
         }
         have = environment["threads"]
         notes = () if have == threads else (f"jax was started with {have} threads and can't change to {threads}",)
         super().__init__(spec, batch, environment, notes)
-        self._device = device
-        self._weights = jax.device_put(common.channels_last(spec, weights), device)
-        x = jax.ShapeDtypeStruct(common.channels_last_shape(self._shape), jnp.float32)
+        self._spec, self._device = spec, device
+        self._profiler: Any = None
+        if self._nchw:
+            from xframe.frameworks import jax_nchw
+
+            w, ops = jax_nchw.weights(spec, weights), jax_nchw.OPS
+            shape: tuple[int, ...] = self._shape
+        else:
+            w, ops = common.channels_last(spec, weights), OPS
+            shape = common.channels_last_shape(self._shape)
+        self._weights = jax.device_put(w, device)
+
+        def scoped(item: Layer, own: Weights, *xs):
+            with jax.named_scope(item.name.replace("/", "_")):  # so that a profile can tell whose the kernels are
+                return ops[item.op](item, own, *xs)
+
+        def run(values, x):
+            return network(spec, values, x, scoped, "NCHW" if self._nchw else "NHWC")
+
         start = time.perf_counter()
-        with jax.default_device(device), jax.default_matmul_precision("highest"):
-            self._run = jax.jit(lambda w, x: network(spec, w, x)).lower(self._weights, x).compile()
+        with self._context():
+            self._run: Any = run
+            if self._jit:
+                lowered = jax.jit(run).lower(self._weights, jax.ShapeDtypeStruct(shape, jnp.float32))
+                self._run = lowered.compile(flags or None)
         self.seconds = {"compile": time.perf_counter() - start}
 
+    @contextlib.contextmanager
+    def _context(self) -> Iterator[None]:
+        with jax.default_device(self._device), jax.default_matmul_precision(self._precision):
+            yield
+
     def bind(self, feeds: list[Any]) -> None:
-        self._x = jax.block_until_ready(jax.device_put(common.to_channels_last(self.checked(feeds)), self._device))
+        x = self.checked(feeds)
+        x = x if self._nchw else common.to_channels_last(x)
+        self._x = jax.block_until_ready(jax.device_put(x, self._device))
 
     def step(self) -> None:
-        self._y = self._run(self._weights, self._x)
+        if self._jit:
+            self._y = self._run(self._weights, self._x)
+        else:
+            with self._context():
+                self._y = self._run(self._weights, self._x)
 
     def sync(self) -> None:
         self._y.block_until_ready()
 
     def fetch(self) -> list[np.ndarray]:
-        return [common.to_canonical(np.array(self._y))]
+        y = np.array(self._y)
+        return [y if self._nchw else common.to_canonical(y)]
+
+    def profile(self, passes: int) -> list[Profile]:
+        """See :mod:`xframe.frameworks.jax_profile`. Raises Unsupported where that can't tell."""
+        if self._device.platform != "cpu":
+            raise Unsupported("profiling jax on a GPU: its traces are read for CPUs only; profile with --device cpu")
+        if not self._jit:
+            raise Unsupported("profiling jax with jit=off: no compiled module tells whose each kernel is; use jit=on")
+        from xframe.frameworks.jax_profile import Profiler
+
+        if self._profiler is None:
+
+            def step() -> None:
+                self.step()
+                self.sync()
+
+            self._profiler = Profiler(self._spec, self._shape[0], step, self._run.as_text())
+        return self._profiler.passes(passes)
 
 
 class Jax:
@@ -152,12 +221,17 @@ class Jax:
 
         XLA sizes its thread pool once per process, when its first device is made, from ``$NPROC``.
 
+        Options: ``jit`` (``off``: one operation after the other), ``matmul_precision`` (of convolutions too),
+        ``layout`` of images throughout, ``fast_math`` (XLA may reorder and approximate).
+
         Raises
         ------
         UsageError
             The spec, the weights or the name of the device make no sense.
         Unavailable
             ``device`` is a GPU that JAX does not see.
+        Unsupported
+            An option of the compiler without the compiler.
         """
         index = common.device_index(device)
         os.environ.setdefault("NPROC", str(threads))
@@ -171,7 +245,7 @@ class Jax:
                 f"jax on {device}: JAX {self.version} sees {len(seen)} CUDA devices; use --device cpu, or install "
                 "jax[cuda13] on a machine with a GPU"
             )
-        return _Network(spec, weights, seen[index or 0], batch, threads)
+        return _Network(spec, weights, seen[index or 0], batch, threads, options)
 
     def export(self, spec: ModelSpec, weights: Mapping[str, Any], batch: int) -> Any:
         """``onnx.ModelProto`` from the jaxpr of the function that ``build`` compiles, input NHWC.

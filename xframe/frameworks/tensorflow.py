@@ -1,6 +1,7 @@
 """TensorFlow: an NHWC ``tf.function`` with its weights as graph constants; export through tf2onnx."""
 
 import os
+import re
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,12 +14,15 @@ os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 
 import tensorflow as tf
 
-from xframe.errors import Unavailable
+from xframe.errors import NotHonoured, Unavailable, Unsupported
 from xframe.frameworks import common
 from xframe.protocols import DEFAULTS
-from xframe.types import Layer, ModelSpec
+from xframe.types import Layer, ModelSpec, Profile
 
 Weights = Mapping[str, Any]
+
+#: What the name of a scope can not hold.
+_NO_SCOPE = re.compile(r"[^A-Za-z0-9._-]|^[^A-Za-z0-9.]")
 
 
 def _padding(item: Layer, in_hw: tuple[int, ...]) -> str | None:
@@ -136,32 +140,89 @@ def _threads(threads: int) -> tuple[str, ...]:
 
 
 class _Network(common.Network):
-    def __init__(self, spec: ModelSpec, weights: Weights, device: str, batch: int, notes: tuple[str, ...]):
+    def __init__(
+        self,
+        spec: ModelSpec,
+        weights: Weights,
+        device: str,
+        batch: int,
+        threads: int,
+        options: Mapping[str, str],
+        notes: tuple[str, ...],
+    ):
+        self._nchw = options.get("data_format") == "NCHW"
+        self._xla = options.get("xla") == "on"
+        kept = options.get("weights", "mixed")
         environment = {
             "tensorflow": tf.__version__,
             "intra_op_threads": tf.config.threading.get_intra_op_parallelism_threads(),
             "inter_op_threads": tf.config.threading.get_inter_op_parallelism_threads(),
             "onednn": _onednn(),
             "tf32": tf.config.experimental.tensor_float_32_execution_enabled(),
-            "layout": "NHWC",
+            "layout": "NCHW" if self._nchw else "NHWC",
+            "xla": self._xla,
+            "weights": kept,
         }
         super().__init__(spec, batch, environment, notes)
-        self._device = device
-        w = common.channels_last(spec, weights)
-        fc = {f"{x.name}.weight" for x in spec.layers if x.op == "fc"}
+        self._spec, self._device, self._threads, self._options = spec, device, threads, options
+        self._layers: dict[str, str] = {}
+        self._profiler: Any = None
+        if self._nchw:
+            from xframe.frameworks import tensorflow_nchw as nchw
+
+            w, forward, ops = nchw.weights(spec, weights), nchw.network, nchw.NATIVE
+            shape: tuple[int, ...] = self._shape
+        else:
+            w, forward, ops = common.channels_last(spec, weights), network, NATIVE
+            shape = common.channels_last_shape(self._shape)
+        resident: dict[str, set[str]] = {
+            "mixed": {f"{x.name}.weight" for x in spec.layers if x.op == "fc"},
+            "arguments": set(w),
+        }
         with tf.device(device):
-            resident = {name: tf.constant(w[name]) for name in fc}
+            outside = {name: tf.constant(w[name]) for name in resident.get(kept, ())}
 
             def run(x):
-                values = {k: resident[k] if k in fc else tf.constant(v) for k, v in w.items()}
-                return network(spec, values, x, NATIVE)
+                values = {k: outside[k] if k in outside else tf.constant(v) for k, v in w.items()}
+                return forward(spec, values, x, {op: self._scoped(f) for op, f in ops.items()})
 
-            signature = [tf.TensorSpec(common.channels_last_shape(self._shape), tf.float32)]
-            self._run = tf.function(run, input_signature=signature, autograph=False).get_concrete_function()
+            function = tf.function(
+                run,
+                input_signature=[tf.TensorSpec(shape, tf.float32)],
+                autograph=False,
+                jit_compile=self._xla or None,
+            )
+            self._run = function.get_concrete_function()
+            self._function = function if self._xla else None  # it holds the weights once more
+        if self._nchw:
+            self._try()
+
+    def _scoped(self, apply: Callable[..., Any]) -> Callable[..., Any]:
+        """``apply`` in a scope of its layer's name, so that a profile can tell whose its nodes are."""
+
+        def inside(item: Layer, w: Weights, *xs):
+            with tf.name_scope(_NO_SCOPE.sub(".", item.name)) as scope:
+                self._layers[scope.rstrip("/")] = item.name
+                return apply(item, w, *xs)
+
+        return inside
+
+    def _try(self) -> None:
+        """One step, to know whether all operators have a kernel."""
+        self.bind([np.zeros(self._shape, np.float32)])
+        try:
+            self.step()
+            self.sync()
+        except tf.errors.OpError as e:
+            raise Unsupported(
+                f"tensorflow with data_format=NCHW: TensorFlow has no such kernels here ({e.message.splitlines()[0]}); "
+                "use data_format=NHWC"
+            ) from e
 
     def bind(self, feeds: list[Any]) -> None:
+        x = self.checked(feeds)
         with tf.device(self._device):
-            self._x = tf.constant(common.to_channels_last(self.checked(feeds)))
+            self._x = tf.constant(x if self._nchw else common.to_channels_last(x))
 
     def step(self) -> None:
         self._y = self._run(self._x)
@@ -172,7 +233,39 @@ class _Network(common.Network):
             tf.test.experimental.sync_devices()
 
     def fetch(self) -> list[np.ndarray]:
-        return [common.to_canonical(self._y.numpy())]
+        y = self._y.numpy()
+        return [y if self._nchw else common.to_canonical(y)]
+
+    def profile(self, passes: int) -> list[Profile]:
+        """See :mod:`xframe.frameworks.tensorflow_profile`. Raises Unsupported on a GPU."""
+        if "GPU" in self._device:
+            raise Unsupported(
+                "profiling tensorflow on a GPU: its traces are read for CPUs only; profile with --device cpu"
+            )
+        from xframe.frameworks.tensorflow_profile import Profiler, asked
+
+        if self._profiler is None:
+
+            def step() -> None:
+                self.step()
+                self.sync()
+
+            def hlo() -> str:
+                assert self._function is not None
+                return self._function.experimental_get_compiler_ir(self._x)(stage="optimized_hlo")
+
+            def ask() -> Any:
+                return asked(self._spec, self._shape[0], self._threads, self._options)
+
+            self._profiler = Profiler(
+                self._spec,
+                self._shape[0],
+                step,
+                self._layers,
+                hlo if self._xla else None,
+                ask if _onednn() and not self._xla else None,
+            )
+        return self._profiler.passes(passes)
 
 
 class TensorFlow:
@@ -196,12 +289,19 @@ class TensorFlow:
         The fc weights are resident tensors: as constants, Grappler's copies of them cost AlexNet 20 s and 4 GB at the
         first step and save 4 % of a step. The thread pools can be sized once per process.
 
+        Options: ``onednn`` (``auto``: TensorFlow decides, by the CPU), ``xla`` (``jit_compile``), ``data_format``, and
+        ``weights``: ``constants`` of the graph or ``arguments`` of the function, all of them, instead of the above.
+
         Raises
         ------
         UsageError
             The spec, the weights or the name of the device make no sense.
         Unavailable
             ``device`` is a GPU that TensorFlow does not see.
+        Unsupported
+            A layer has no kernel in this data format on this device.
+        NotHonoured
+            oneDNN is on in this process and should be off, or the other way round.
         """
         index = common.device_index(device)
         seen = len(tf.config.list_physical_devices("GPU"))
@@ -210,10 +310,17 @@ class TensorFlow:
                 f"tensorflow on {device}: TensorFlow {self.version} sees {seen} GPUs; use --device cpu, or install "
                 "tensorflow[and-cuda] on a machine with a GPU"
             )
+        wanted = options.get("onednn", "auto")
+        if wanted != "auto" and _onednn() != (wanted == "on"):
+            raise NotHonoured(
+                f"tensorflow with onednn={wanted}: TensorFlow was imported with the other choice here; it reads "
+                "TF_ENABLE_ONEDNN_OPTS at its import"
+            )
         notes = _threads(threads)
         tf.config.experimental.enable_tensor_float_32_execution(False)
         start = time.perf_counter()
-        network = _Network(spec, weights, "/CPU:0" if index is None else f"/GPU:{index}", batch, notes)
+        place = "/CPU:0" if index is None else f"/GPU:{index}"
+        network = _Network(spec, weights, place, batch, threads, options, notes)
         network.seconds = {"compile": time.perf_counter() - start}
         return network
 

@@ -1,0 +1,93 @@
+"""What ran in a step of JAX, and its switches."""
+
+import pytest
+from float64 import close
+from nets import EVERY, SMALL, TRAPS
+from test_frameworks import case
+
+from xframe import registry, zoo
+from xframe.errors import Unsupported
+from xframe.types import HOST, KINDS
+
+jax = pytest.importorskip("jax")
+from xframe.frameworks import jax as framework  # noqa: E402
+from xframe.frameworks import jax_profile  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def rate(monkeypatch):
+    """What an event costs is not measured here, where others run."""
+    monkeypatch.setattr(jax_profile, "cost_of_an_event", lambda: 1e-7)
+
+
+def built(spec, options=None, batch=2):
+    weights, x, want = case(spec, batch)
+    network = framework.Jax().build(spec, weights, "cpu", batch, 2, options or {})
+    network.bind([x])
+    network.step()
+    network.sync()
+    close(network.fetch()[0], want)
+    return network
+
+
+def check(profile, spec):
+    assert profile.wall > 0
+    assert profile.cost > 0  # of the rate below
+    assert {k.kind for k in profile.kernels} <= set(KINDS)
+    assert {s.kind for s in profile.host} <= set(HOST)
+    assert {k.layer for k in profile.kernels} <= {x.name for x in spec.layers} | {""}
+    for k in profile.kernels:
+        assert 0 <= k.start <= k.end
+    found = [k for k in profile.kernels if k.kind == "conv"]
+    sites = zoo.sites(spec, 2)
+    assert {k.layer for k in found} == set(sites)
+    assert all(k.site == sites[k.layer] and k.algorithm for k in found)
+    assert {k.layer for k in profile.kernels if k.kind == "fc"} == {x.name for x in spec.layers if x.op == "fc"}
+
+
+def test_each_layer_is_told():
+    network = built(EVERY)
+    profiles = network.profile(2)
+    assert len(profiles) == 2
+    for profile in profiles:
+        check(profile, EVERY)
+    assert {"pool", "norm", "softmax"} <= {k.kind for k in profiles[0].kernels}
+    assert {"python", "dispatch"} <= {s.kind for s in profiles[0].host}
+    close(network.fetch()[0], case(EVERY)[2])
+
+
+@pytest.mark.parametrize("spec", [EVERY, *TRAPS.values()], ids=lambda s: s.name)
+def test_channels_first(spec):
+    network = built(spec, {"layout": "NCHW"})
+    assert network.environment["layout"] == "NCHW"
+
+
+def test_channels_first_is_in_the_program_and_its_profile():
+    network = built(SMALL, {"layout": "NCHW"})
+    assert " transpose(" in network._run.as_text() or "transpose" in network._run.as_text()
+    check(network.profile(1)[0], SMALL)
+
+
+def test_without_jit_it_runs_one_operation_after_the_other():
+    network = built(EVERY, {"jit": "off"})
+    assert not hasattr(network._run, "as_text")
+    with pytest.raises(Unsupported, match="use jit=on"):
+        network.profile(1)
+    with pytest.raises(Unsupported, match="use jit=on"):
+        built(SMALL, {"jit": "off", "fast_math": "on"})
+
+
+def test_precision_reaches_the_products():
+    def text(options):
+        return built(SMALL, options)._run.as_text()
+
+    assert "operand_precision={highest,highest}" in text({})
+    assert "operand_precision={highest,highest}" not in text({"matmul_precision": "default"})
+
+
+def test_every_switch_of_the_row_is_known():
+    switches = {s.name: s.values for s in registry.FRAMEWORKS["jax"].switches}
+    assert set(switches) == {"jit", "matmul_precision", "layout", *framework.FLAGS}
+    for name, values in switches.items():
+        for value in values[1:]:
+            built(SMALL, {name: value})

@@ -1,0 +1,181 @@
+"""What ran in a step of TensorFlow, and its switches."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from float64 import close
+from nets import EVERY, SMALL, TRAPS
+from test_frameworks import case
+
+from xframe import registry, zoo
+from xframe.errors import NotHonoured, Unsupported
+from xframe.frameworks import onednn
+from xframe.frameworks.traces import Event
+from xframe.types import HOST, KINDS, Kernel
+
+tensorflow = pytest.importorskip("xframe.frameworks.tensorflow", exc_type=ImportError)
+from xframe.frameworks import tensorflow_profile  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def rate(monkeypatch):
+    """What an event costs is not measured here, where others run."""
+    monkeypatch.setattr(tensorflow_profile, "cost_of_an_event", lambda: 1e-7)
+
+
+def built(spec, options=None, batch=2):
+    weights, x, want = case(spec, batch)
+    network = tensorflow.TensorFlow().build(spec, weights, "cpu", batch, 2, options or {})
+    network.bind([x])
+    network.step()
+    network.sync()
+    close(network.fetch()[0], want)
+    return network
+
+
+@pytest.fixture
+def silent(monkeypatch):
+    """Without the process that asks oneDNN, which takes seconds."""
+    monkeypatch.setattr(tensorflow_profile, "asked", lambda *_: [])
+
+
+def check(profile, spec, algorithms=False):
+    """What holds of any profile: it names layers, and nothing is outside or without a kind."""
+    assert profile.wall > 0
+    assert profile.cost > 0  # of the rate below
+    assert {k.kind for k in profile.kernels} <= set(KINDS)
+    assert {s.kind for s in profile.host} <= set(HOST)
+    assert {k.layer for k in profile.kernels} <= {x.name for x in spec.layers} | {""}
+    for k in profile.kernels:
+        assert 0 <= k.start <= k.end <= profile.wall * 1.01
+    found = [k for k in profile.kernels if k.kind == "conv"]
+    sites = zoo.sites(spec, 2)
+    assert sorted(k.layer for k in found) == sorted(sites)
+    assert all(k.site == sites[k.layer] for k in found)
+    assert all(k.algorithm for k in found) or not algorithms
+    assert sorted(k.layer for k in profile.kernels if k.kind == "fc") == [x.name for x in spec.layers if x.op == "fc"]
+
+
+def test_each_layer_is_told():
+    network = built(EVERY)
+    profiles = network.profile(2)
+    assert len(profiles) == 2
+    for profile in profiles:
+        check(profile, EVERY, algorithms=True)
+    kinds = {k.kind for k in profiles[0].kernels}
+    assert {"conv", "fc", "pool", "norm", "softmax"} <= kinds
+    assert {"python", "dispatch"} <= {s.kind for s in profiles[0].host}
+    close(network.fetch()[0], case(EVERY)[2])
+
+
+def test_a_fused_node_is_the_layer_that_computes():
+    """Grappler gives a fused node the name of its last part."""
+    events = [
+        Event("small/conv/Conv2D:Conv2D", 0, 1, "t"),
+        Event("relu/Relu:_FusedConv2D", 1, 2, "t"),
+        Event("fc/BiasAdd:_FusedMatMul", 2, 3, "t"),
+        Event("relu/Const:Const", 3, 4, "t"),
+        Event("ExecutorPropagateOutputs", 3, 4, "t"),
+    ]
+    layers = {x.name: x.name for x in SMALL.layers}
+    kernels, others = tensorflow_profile.kernels(events[1:], layers, SMALL, 2)
+    assert [(k.kind, k.layer) for k in kernels] == [("conv", "conv"), ("fc", "fc")]
+    assert kernels[0].site == zoo.sites(SMALL, 2)["conv"]
+    assert kernels[0].algorithm == "eigen spatial convolution"
+    assert [e.name for e in others] == ["relu/Const:Const", "ExecutorPropagateOutputs"]
+
+
+def test_reorders_inside_an_operator_are_split_out():
+    site = zoo.sites(SMALL, 2)["conv"]
+    line = (
+        "onednn_verbose,v1,primitive,exec,cpu,{},{},forward_inference,src:f32::blocked:acdb::f0,,alg:convolution_direct,"
+        "{},{}\n"
+    )
+    problem = "mb2_ic3oc4_ih8oh4kh3sh2dh0ph1_iw7ow4kw3sw2dw0pw1"
+    said = onednn.parse(
+        line.format("reorder", "jit:uni", "4x3x3x3", "1.0")
+        + line.format("convolution", "brgconv:avx512_core", problem, "3.0")
+        + line.format("reorder", "jit:uni", "4x3x3x3", "9.0")
+    )
+    run = [
+        Kernel("a:_MklNativeConv2D", 2.0, 6.0, site, "", "conv", "conv"),
+        Kernel("b", 6.0, 7.0, None, "", "pool", "p"),
+    ]
+    told = tensorflow_profile.told(run, said)
+    assert [(k.kind, k.start, k.end, k.algorithm) for k in told] == [
+        ("layout", 2.0, 3.0, ""),
+        ("conv", 3.0, 6.0, "brgconv:avx512_core"),
+        ("pool", 6.0, 7.0, ""),
+    ]
+
+
+@pytest.mark.parametrize("weights", ["constants", "arguments"])
+def test_weights_are_where_they_should_be(weights, silent):
+    network = built(SMALL, {"weights": weights})
+    assert len(network._run.captured_inputs) == (0 if weights == "constants" else len(zoo.tensors(SMALL)))
+    check(network.profile(1)[0], SMALL)
+
+
+def test_xla_compiles_it():
+    network = built(EVERY, {"xla": "on"})
+    assert network.environment["xla"] is True
+    (profile,) = network.profile(1)
+    check(profile, EVERY)
+    assert not any(":" in k.name for k in profile.kernels)  # instructions, not nodes
+
+
+def test_channels_first_is_so_or_refused_in_words(silent):
+    if not tensorflow._onednn():
+        with pytest.raises(Unsupported, match="use data_format=NHWC"):
+            built(SMALL, {"data_format": "NCHW"})
+        return
+    network = built(SMALL, {"data_format": "NCHW"})
+    assert network.environment["layout"] == "NCHW"
+    nodes = network._run.graph.as_graph_def().node
+    assert {n.attr["data_format"].s for n in nodes if n.op == "Conv2D"} == {b"NCHW"}
+    check(network.profile(1)[0], SMALL)
+
+
+def test_the_other_onednn_is_not_honoured():
+    other = "off" if tensorflow._onednn() else "on"
+    with pytest.raises(NotHonoured, match=f"onednn={other}"):
+        tensorflow.TensorFlow().build(SMALL, zoo.weights(SMALL), "cpu", 2, 2, {"onednn": other})
+
+
+CODE = """
+import json, sys
+from nets import SMALL
+from test_tensorflow_profile import built
+print(sorted({k.algorithm for k in built(SMALL, {"onednn": sys.argv[1]}).profile(1)[0].kernels if k.site}))
+"""
+
+
+def test_onednn_is_a_switch():
+    """The other way than by default, with the variables of its registry row, in a process as a worker is."""
+    value = "off" if tensorflow._onednn() else "on"
+    variables = registry.variables(registry.FRAMEWORKS, "tensorflow", [("onednn", value)])
+    environment = {**os.environ, **variables, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, value], cwd=Path(__file__).parent, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert ("eigen" in done.stdout.splitlines()[-1]) == (value == "off")
+
+
+def test_scopes_of_odd_names(silent):
+    from xframe.types import ModelSpec, layer
+
+    spec = ModelSpec(
+        "odd", (3, 8, 7), (layer("a b/c", "conv", out=4, kernel=3), layer("x", "relu"), layer("_y", "relu"))
+    )
+    network = built(spec)
+    assert set(network._layers.values()) == {"a b/c", "x", "_y"}
+    check(network.profile(1)[0], spec)
+
+
+def test_padding_and_scaling_belong_to_their_layer(silent):
+    spec = TRAPS["average at the rim"]
+    check(built(spec).profile(1)[0], spec)

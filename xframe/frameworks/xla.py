@@ -1,0 +1,171 @@
+"""What XLA compiled, from its HLO text, and what of it ran, from a trace: for JAX, and TensorFlow with ``jit_compile``.
+
+XLA's CPU runtime runs "thunks", each named after an instruction of the optimised module. The metadata of instructions
+hold the scopes they are from, and with them the layer; a fusion is what it holds.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from xframe import zoo
+from xframe.frameworks.traces import Event
+from xframe.types import ConvSite, Kernel, ModelSpec
+
+_INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([a-z][\w\-]*)\((.*)")
+_COMPUTATION = re.compile(r"(?:ENTRY )?%?([\w.\-]+) .*\{\s*$")
+_CALLED = re.compile(r"(?:calls|to_apply|body|condition)=%?([\w.\-]+)")
+_OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
+_TARGET = re.compile(r'custom_call_target="([^"]*)"')
+_LIBRARY = re.compile(r'"kind":"__(\w+?)_fusion"')
+_LAYOUT = re.compile(r"\{([\d,]*)")
+
+#: Instructions that run others; their own time is the runtime's.
+CALLERS = ("call", "while", "conditional", "async-start", "async-done")
+#: Those that take no time of their own.
+_FREE = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "reshape", "broadcast", "iota")
+_MOVES = (
+    "copy",
+    "pad",
+    "slice",
+    "concatenate",
+    "reverse",
+    "dynamic-slice",
+    "dynamic-update-slice",
+    "gather",
+    "scatter",
+)
+#: A layer's op -> the kind of what computes it and is neither a product nor a move.
+_KINDS = {
+    "batchnorm": "norm", "lrn": "norm", "relu": "activation", "relu6": "activation", "maxpool": "pool",
+    "avgpool": "pool", "softmax": "softmax",
+}  # fmt: skip
+#: What a fusion is when it holds several kinds: the first of these.
+_RANK = ("conv", "fc", "softmax", "norm", "pool", "activation", "elementwise", "layout", "copy")
+
+#: Dimensions in an order that XLA hands to Eigen: images channels-last, weights HWIO.
+_EIGEN = re.compile(r"dim_labels=b(\d*)f_\1io->b\1f")
+
+
+class Work(NamedTuple):
+    """What an instruction computes: fields of :class:`xframe.types.Kernel`. ``calls``: it runs others."""
+
+    kind: str = ""
+    layer: str = ""
+    site: ConvSite | None = None
+    algorithm: str = ""
+    calls: bool = False
+
+
+class _Instruction(NamedTuple):
+    name: str
+    shape: str
+    opcode: str
+    rest: str
+
+    def find(self, pattern: re.Pattern[str]) -> str:
+        found = pattern.search(self.rest)
+        return found.group(1) if found else ""
+
+
+def program(text: str, spec: ModelSpec, batch: int, layer_of: Callable[[str], str]) -> dict[str, Work]:
+    """Instruction -> what it computes, for all of an optimised HLO module.
+
+    Parameters
+    ----------
+    text
+        The module, with metadata.
+    layer_of
+        The layer that an ``op_name`` of the metadata is from; ``""`` for none.
+    """
+    computations: dict[str, list[_Instruction]] = {}
+    current: list[_Instruction] = []
+    for line in text.splitlines():
+        if found := _INSTRUCTION.match(line):
+            current.append(_Instruction(*found.groups()))
+        elif not line.startswith((" ", "HloModule", "}")) and (found := _COMPUTATION.match(line)):
+            current = computations[found.group(1)] = []
+    layers = {x.name: x.op for x in spec.layers}
+    sites = zoo.sites(spec, batch)
+    shapes = {i.name: i.shape for body in computations.values() for i in body}
+
+    def held(instruction: _Instruction) -> Iterable[_Instruction]:
+        if instruction.opcode != "fusion":
+            yield instruction
+            return
+        for inner in computations.get(instruction.find(_CALLED), ()):
+            yield from held(inner)
+
+    def work(instruction: _Instruction) -> Work:
+        if instruction.opcode in CALLERS:
+            return Work(calls=True)
+        best = Work()
+        for inner in held(instruction):
+            layer = layer_of(inner.find(_OP_NAME))
+            kind = _kind(inner, layers.get(layer, ""), shapes)
+            if kind and (not best.kind or _RANK.index(kind) <= _RANK.index(best.kind)):
+                # of several layers, one that has a name, and the last
+                best = Work(kind, layer or (best.layer if kind == best.kind else ""))
+        best = best._replace(kind=best.kind or "copy", layer=best.layer or layer_of(instruction.find(_OP_NAME)))
+        if best.kind != "conv":
+            return best
+        return best._replace(site=sites.get(best.layer), algorithm=_algorithm(instruction, held(instruction)))
+
+    return {i.name: work(i) for body in computations.values() for i in body}
+
+
+def _kind(instruction: _Instruction, op: str, shapes: Mapping[str, str]) -> str:
+    opcode = instruction.opcode
+    target = instruction.find(_TARGET).lower()
+    if opcode == "convolution" or "conv" in target:
+        return "conv"
+    if opcode == "dot" or "matmul" in target or "dot" in target or "gemm" in target:
+        return "conv" if op == "conv" else "fc"
+    if opcode in _FREE:
+        return ""
+    if opcode == "transpose":
+        return "layout"
+    if opcode in _MOVES:
+        source = re.match(r"(?:\S+ )?%?([\w.\-]+)", instruction.rest)
+        before = _LAYOUT.search(shapes.get(source.group(1), "")) if source else None
+        after = _LAYOUT.search(instruction.shape)
+        other = before and after and before.group(1) != after.group(1)
+        return "layout" if opcode == "copy" and other else "copy"
+    return _KINDS.get(op, "elementwise")
+
+
+def _algorithm(instruction: _Instruction, held: Iterable[_Instruction]) -> str:
+    if library := instruction.find(_LIBRARY):
+        return {"ynn": "ynnpack", "xnn": "xnnpack"}.get(library, library)
+    if instruction.opcode == "custom-call":
+        return instruction.find(_TARGET).strip("_").partition("$")[0]
+    if instruction.opcode == "dot" or any(i.opcode == "dot" for i in held):
+        return "matmul (xla dot)"
+    return (
+        "eigen convolution" if instruction.opcode == "convolution" and instruction.find(_EIGEN) else "xla naive loops"
+    )
+
+
+def kernels(events: Iterable[Event], works: Mapping[str, Work]) -> tuple[list[Kernel], list[Event]]:
+    """The kernels among the events of a trace, and the other events.
+
+    A thunk's event ends when it has been started; another event, which names the first as its origin, marks its end.
+    """
+    ends: dict[object, Event] = {}
+    thunks: list[Event] = []
+    others: list[Event] = []
+    for event in events:
+        if event.name.startswith("end: "):
+            ends[event.stats.get("_c"), event.name.removeprefix("end: ")] = event
+        elif event.stats.get("hlo_op") in works and not works[event.stats["hlo_op"]].calls:
+            thunks.append(event)
+        else:
+            others.append(event)
+    found = []
+    for event in thunks:
+        name = event.stats["hlo_op"]
+        done = ends.get((event.stats.get("_p"), name))
+        kind, layer, site, algorithm, _ = works[name]
+        end = done.start if done else event.end
+        found.append(Kernel(name, event.start, end, site, "", kind, layer, algorithm))
+    return found, others
