@@ -1,10 +1,13 @@
 """Kernels of a TVM module tied to what they compute: planted names and shapes."""
 
 import pytest
+from onnx import helper
 
-from xframe.backends.tvm_profile import Instrument, forced, stock
+from xframe.backends import kinds
+from xframe.backends.nodes import Nodes
+from xframe.backends.tvm_profile import Instrument, forced, layered, stock
 from xframe.errors import NotHonoured
-from xframe.types import ConvSite, SiteRecord
+from xframe.types import ConvSite, Kernel, SiteRecord
 
 A, B = ConvSite(1, 16, (9, 9), 16, (3, 3)), ConvSite(1, 16, (7, 7), 16, (3, 3))
 
@@ -61,6 +64,17 @@ def test_tvms_own_convolutions_are_told_by_their_shapes():
 def test_kernels_that_were_not_looked_at_belong_to_nothing():
     owners = stock([("conv2d", shapes(A))], [("a", A)])(["conv2d", "conv2d"])
     assert [o.site for o in owners] == [None, None]
+
+
+def test_other_kernels_have_their_layers_where_there_are_as_many():
+    nodes = Nodes(
+        helper.make_node(op, [f"t{i}"], [f"t{i + 1}"], f"{op}{i}")
+        for i, op in enumerate(("MaxPool", "Gemm", "Relu", "Gemm", "AveragePool", "LRN"))
+    )
+    names = ("max_pool", "fc1_product", "fc2_product", "average_pool")
+    kernels = [Kernel(name, 0.0, 0.0, kind=kinds.of_name(name)) for name in names]
+    assert [k.layer for k in layered(kernels, nodes)] == ["MaxPool0", "Gemm1", "Gemm3", "AveragePool4"]
+    assert [k.layer for k in layered(kernels[:2], nodes)] == ["", ""]  # a pooling and a product are in other kernels
 
 
 def test_calls_are_paired_also_within_each_other():

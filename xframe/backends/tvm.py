@@ -12,7 +12,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from xframe.backends import tvm_profile
 from xframe.errors import Unavailable, Unsupported, XframeError
 from xframe.lowering.identity import identity
 from xframe.protocols import DEFAULTS
-from xframe.types import Artifact, ConvSite, Plan, Profile, SiteRecord
+from xframe.types import Artifact, Plan, Profile, SiteRecord
 from xframe.worker import wire
 
 CPU, POOLED = 1, 2  # DLPack's device type; the allocator that keeps memory between runs
@@ -61,7 +61,7 @@ class Tvm:
             shutil.rmtree(folder, ignore_errors=True)  # what is left of it
             self._build(artifact, plan, threads, folder)
         compiled = time.perf_counter()
-        executable = TvmExecutable(folder, self.version, threads, plan, artifact.conv_sites)
+        executable = TvmExecutable(folder, self.version, threads, plan, artifact)
         executable.seconds = {"load": time.perf_counter() - compiled}
         if not cached:
             executable.seconds["compile"] = compiled - started
@@ -102,10 +102,10 @@ class TvmExecutable:
         version: str,
         threads: int,
         plan: Plan,
-        conv_sites: Sequence[tuple[str, ConvSite]] = (),
+        artifact: Artifact,
     ):
         meta = json.loads((folder / META).read_text(encoding="utf-8"))
-        self.plan, self._conv_sites = plan, conv_sites
+        self.plan, self._artifact = plan, artifact
         self.sites: tuple[SiteRecord, ...] = wire.sites_of(meta["sites"])
         self.seconds: dict[str, float] = {}
         self.notes = tuple(meta["notes"])
@@ -137,14 +137,18 @@ class TvmExecutable:
     def profile(self, passes: int) -> list[Profile]:
         """Passes during which the virtual machine calls back around each kernel: see
         :mod:`xframe.backends.tvm_profile`. Raises NotHonoured when a planned lowering is not what ran."""
+        from xframe.backends.nodes import Nodes  # it needs onnx, which running does not
+
         if not self._args:
             raise XframeError("profile comes after bind")
         watched = tvm_profile.Watched(self._machine, self.step, self._args[:3])
-        if not self.sites:
-            return watched.profiles(passes, tvm_profile.stock(watched.shapes(), self._conv_sites))
-        same = [site for _, site in self._conv_sites] == [s.site for s in self.sites]
-        layers = [name for name, _ in self._conv_sites] if same else []
-        return watched.profiles(passes, tvm_profile.forced(self.sites, layers))
+        convolutions = self._artifact.conv_sites
+        if self.sites:
+            same = [site for _, site in convolutions] == [s.site for s in self.sites]
+            join = tvm_profile.forced(self.sites, [name for name, _ in convolutions] if same else [])
+        else:
+            join = tvm_profile.stock(watched.shapes(), convolutions)
+        return watched.profiles(passes, join, Nodes.read(self._artifact.path))
 
     def close(self) -> None:
         self._args, self._out, self._parameters = [], None, []

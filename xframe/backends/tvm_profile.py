@@ -7,7 +7,8 @@ is calibrated by calling back with arguments like those of a kernel.
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tvm_ffi
 
@@ -18,7 +19,12 @@ from xframe.types import ConvSite, Kernel, Profile, SiteRecord, Span
 #: Roles of the stages of a convolution that only change the form of its image.
 LAYOUT = frozenset({"pad", "space_to_depth"})
 _BUILTIN, _MEMORY = "vm.", "vm.builtin.alloc"
+#: Kinds of which an ONNX node becomes one kernel, in the order of the graph.
+_ONE_TO_ONE = ("fc", "pool", "norm", "softmax")
 _CALLBACKS = 200  # in one run of the calibration
+
+if TYPE_CHECKING:
+    from xframe.backends.nodes import Nodes
 
 Shapes = list[tuple[int, ...]]
 
@@ -72,12 +78,12 @@ class Watched:
         self._run(tvm_ffi.convert_func(look))
         return found
 
-    def profiles(self, passes: int, join: Callable[[Sequence[str]], Sequence[Owner]]) -> list[Profile]:
+    def profiles(self, passes: int, join: Callable[[Sequence[str]], Sequence[Owner]], nodes: "Nodes") -> list[Profile]:
         """So many profiled passes, each after one that is not. ``join``: names of the kernels of a pass -> owners."""
         each = self.seconds_per_callback()
-        return [self._profiled(join, each) for _ in range(passes)]
+        return [self._profiled(join, nodes, each) for _ in range(passes)]
 
-    def _profiled(self, join: Callable[[Sequence[str]], Sequence[Owner]], each: float) -> Profile:
+    def _profiled(self, join: Callable[[Sequence[str]], Sequence[Owner]], nodes: "Nodes", each: float) -> Profile:
         self._step()
         instrument = Instrument()
         start, wall = self._run(instrument.function)
@@ -88,6 +94,7 @@ class Watched:
             kind = ("layout" if owner.role in LAYOUT else "conv") if owner.site else kinds.of_name(name)
             words = owner.algorithm if kind == "conv" else ""
             kernels.append(Kernel(name, begin, end, owner.site, owner.role, kind, owner.layer, words))
+        kernels = layered(kernels, nodes)
         spans = tuple(
             Span(name, begin, end, "allocation" if name.startswith(_MEMORY) else "dispatch")
             for name, begin, end in calls
@@ -115,6 +122,18 @@ class Watched:
                 function(*arguments)
 
         return profiler_cost.added(lambda: run(native), lambda: run(callback), runs=20) / _CALLBACKS
+
+
+def layered(kernels: Sequence[Kernel], nodes: "Nodes") -> list[Kernel]:
+    """``kernels`` with the ONNX nodes of those that are no convolutions, for the kinds that have as many of each."""
+    out = list(kernels)
+    for kind in _ONE_TO_ONE:
+        mine = [i for i, k in enumerate(kernels) if k.kind == kind]
+        theirs = [name for name in nodes if kinds.of_operator(nodes.operator(name)) == kind]
+        if len(mine) == len(theirs):
+            for i, name in zip(mine, theirs, strict=True):
+                out[i] = replace(out[i], layer=name)
+    return out
 
 
 def forced(sites: Sequence[SiteRecord], layers: Sequence[str]) -> Callable[[Sequence[str]], list[Owner]]:
