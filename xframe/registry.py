@@ -21,7 +21,8 @@ class Switch(NamedTuple):
 
 class Row(NamedTuple):
     """``where`` is ``module:Class``; ``needs`` the modules it imports; ``extra`` the pip extra that brings them;
-    ``opt_in``: it is only in a comparison that names it; ``switches``: what can be turned on and off."""
+    ``opt_in``: it is only in a comparison that names it; ``switches``: what can be turned on and off; ``variant_of``: the
+    framework that this is another way to run."""
 
     where: str
     needs: Tuple[str, ...]
@@ -29,7 +30,28 @@ class Row(NamedTuple):
     aliases: Tuple[str, ...] = ()
     opt_in: bool = False
     switches: Tuple[Switch, ...] = ()
+    variant_of: str = ""
 
+
+#: The process that PyTorch runs in: threads that do not spin while they wait; large tensors in huge pages; freed memory
+#: kept for the next tensor instead of given back to the system.
+_TORCH = (
+    Switch("omp_wait", ("default", "passive"), (("passive", (("OMP_WAIT_POLICY", "passive"),)),)),
+    Switch("huge_pages", ("off", "on"), (("on", (("THP_MEM_ALLOC_ENABLE", "1"),)),)),
+    Switch(
+        "freed",
+        ("default", "kept"),
+        (("kept", (("MALLOC_MMAP_MAX_", "0"), ("MALLOC_TRIM_THRESHOLD_", str(1 << 40)))),),
+    ),
+)
+_TORCH_EAGER = (
+    Switch("channels_last", ("off", "on")),
+    Switch("mkldnn", ("on", "off")),
+    Switch("grad_mode", ("inference", "no_grad", "grad")),
+    Switch("cudnn_benchmark", ("off", "on")),
+    *_TORCH,
+)
+_TORCH_COMPILED = (Switch("freezing", ("on", "off")), Switch("cpp_wrapper", ("off", "on")), *_TORCH)
 
 #: ``weights``: which are constants of the graph; ``mixed``: all but those of fc.
 _TENSORFLOW = (
@@ -50,8 +72,17 @@ _JAX = (
 )
 
 FRAMEWORKS: Dict[str, Row] = {
-    "pytorch": Row("xframe.frameworks.pytorch:PyTorch", ("torch", "onnxscript"), "torch", ("torch",)),
-    "torch.compile": Row("xframe.frameworks.pytorch:Compiled", ("torch", "onnxscript"), "torch", opt_in=True),
+    "pytorch": Row(
+        "xframe.frameworks.pytorch:PyTorch", ("torch", "onnxscript"), "torch", ("torch",), switches=_TORCH_EAGER
+    ),
+    "torch.compile": Row(
+        "xframe.frameworks.pytorch:Compiled",
+        ("torch", "onnxscript"),
+        "torch",
+        opt_in=True,
+        switches=_TORCH_COMPILED,
+        variant_of="pytorch",
+    ),
     "tensorflow": Row(
         "xframe.frameworks.tensorflow:TensorFlow",
         ("tensorflow", "tf2onnx"),
@@ -62,10 +93,37 @@ FRAMEWORKS: Dict[str, Row] = {
     "jax": Row("xframe.frameworks.jax:Jax", ("jax",), "jax", switches=_JAX),
 }
 
+#: Of ONNX Runtime; the last five are those of its CUDA provider, ``nchwc`` is one of the CPU's.
+_ORT = (
+    Switch("graph_optimization_level", ("all", "disabled", "basic", "extended")),
+    Switch("cpu_mem_arena", ("on", "off")),
+    Switch("mem_pattern", ("on", "off")),
+    Switch("spinning", ("on", "off")),
+    Switch("execution_mode", ("sequential", "parallel")),
+    Switch("denormal_as_zero", ("off", "on")),
+    Switch("nchwc", ("on", "off")),
+    Switch("cudnn_conv_algo_search", ("exhaustive", "heuristic", "default")),
+    Switch("prefer_nhwc", ("off", "on")),
+    Switch("use_tf32", ("off", "on")),
+    Switch("cudnn_conv_use_max_workspace", ("on", "off")),
+    Switch("enable_cuda_graph", ("off", "on")),
+)
+_OPENVINO = (
+    Switch("performance_hint", ("latency", "throughput")),
+    Switch("cpu_pinning", ("off", "on")),
+    Switch("denormal_as_zero", ("off", "on")),
+)
+
 BACKENDS: Dict[str, Row] = {
-    "ort": Row("xframe.backends.ort:OnnxRuntime", ("onnxruntime",), "ort", ("onnxruntime",)),
+    "ort": Row("xframe.backends.ort:OnnxRuntime", ("onnxruntime",), "ort", ("onnxruntime",), switches=_ORT),
     # Its own file must be the first to import it: it keeps OpenVINO from reporting over the network.
-    "openvino": Row("xframe.backends.openvino:OpenVino", ("xframe.backends.openvino",), "openvino", opt_in=True),
+    "openvino": Row(
+        "xframe.backends.openvino:OpenVino",
+        ("xframe.backends.openvino",),
+        "openvino",
+        opt_in=True,
+        switches=_OPENVINO,
+    ),
     "tvm": Row("xframe.backends.tvm:Tvm", ("tvm_ffi",), "tvm"),
 }
 
