@@ -7,7 +7,7 @@ import math
 from xframe.equivalence.result import LayerRow
 from xframe.report import check_words as words
 from xframe.report.check_grid import Column, Grid
-from xframe.report.check_html import esc, tag
+from xframe.report.page_html import esc, tag
 
 #: Class of a cell -> what it means; the steps are decades of error over bound. b: below the bound, a: above it.
 STEPS = {

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from xframe.equivalence.result import Check, Comparison, RunRow, State, Statistics, judged
 from xframe.report import check_words as words
 from xframe.report.check_grid import Grid, without_layers
 from xframe.report.check_heat import heat_map
-from xframe.report.check_html import esc, items, table, tag
+from xframe.report.page_html import document, esc, items, style, table, tag
 
 #: Even if a name got through unescaped, the browser would run and load nothing.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -18,16 +17,9 @@ _MARKS = {State.EQUIVALENT: "=", State.DIFFERENT: "≠", State.UNCHECKED: "?"}
 
 def page(check: Check) -> str:
     """The whole page. It needs no other file, prints, and says by words and marks what it says by colour."""
-    css = Path(__file__).with_suffix(".css").read_text(encoding="utf-8")
     headline = words.headline(check)
-    head = (
-        '<meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{esc(_POLICY)}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{esc(headline)}</title><style>{css}</style>"
-    )
     body = tag("h1", f"{_MARKS[check.state]} {esc(headline)}", cls=check.state.value) + "\n".join(_sections(check))
-    return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body>{body}</body></html>\n'
+    return document(headline, style("page_base.css", "check_page.css"), body, _POLICY)
 
 
 def _sections(check: Check) -> Iterator[str]:

@@ -17,14 +17,10 @@ from xframe.equivalence.result import (
     Statistics,
     judged,
 )
+from xframe.report.page_html import clean
 
 #: A verdict as it is shown. Only a pass is in small letters, so that nothing else can be taken for one.
 STATES = {State.EQUIVALENT: "equivalent", State.DIFFERENT: "DIFFERENT", State.UNCHECKED: "UNCHECKED"}
-
-
-def clean(text: object) -> str:
-    """``text`` on one line, without control characters: names come from models, and models are untrusted."""
-    return "".join(c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in str(text))
 
 
 def number(value: float | None) -> str:
