@@ -14,7 +14,7 @@ from xframe import registry
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = sorted((ROOT / "xframe").rglob("*.py"))
 #: Lines of a file, and of all of xframe/. The second is raised on purpose, with a reason, never in passing.
-FILE_CEILING, TREE_CEILING = 400, 31000  # raised for schedule logs: made, kept, used, measured over a fleet
+FILE_CEILING, TREE_CEILING = 400, 42000  # raised for where the time goes: profiles, decomposition, reports
 
 #: A module may import those of lower layers, and of its own layer only within its own folder.
 LAYERS = [
@@ -28,10 +28,13 @@ LAYERS = [
     ["xframe.normal"],
     ["xframe.lowering", "xframe.frameworks"],
     ["xframe.schedules"],
-    ["xframe.planning", "xframe.backends", "xframe.exports", "xframe.subject", "xframe.measure", "xframe.available"],
+    ["xframe.planning", "xframe.backends", "xframe.exports", "xframe.subject", "xframe.available"],
+    ["xframe.jobs"],
+    ["xframe.measure"],
     ["xframe.store", "xframe.analysis"],
     ["xframe.oracle", "xframe.calibration"],
     ["xframe.comparison", "xframe.report"],
+    ["xframe.explain", "xframe.ablation", "xframe.selftest"],
     ["xframe.tuning"],
     ["xframe.fleet"],
     ["xframe.check"],
