@@ -9,7 +9,7 @@ from tests.analysis.profiles import A, forced, measured, one_pass
 from xframe.analysis.decomposition import explained
 from xframe.analysis.explanation import Explanation
 from xframe.report import explain_terminal
-from xframe.report.explain_words import TERM
+from xframe.report.explain_terminal import TERM
 from xframe.types import Outcome
 
 
@@ -42,8 +42,8 @@ def test_terms_stand_side_by_side_with_the_difference():
     for number, name in enumerate(TERM.values()):
         (line,) = lines(report, f"{'+' if number else '='} {name}")
         assert len(re.findall(r"-?\d+\.\d+ \(-?\d+\.\d+ to -?\d+\.\d+\)", line)) == 3
-    assert len(re.findall("of wall", lines(report, "profiled step slower by")[0])) == 2
-    assert len(re.findall("of wall", lines(report, "kernels of no known kind")[0])) == 2
+    assert len(re.findall("of wall", lines(report, "profiled step slower")[0])) == 2
+    assert len(re.findall("of wall", lines(report, "unattributed")[0])) == 2
 
 
 def test_parts_are_there_on_request():
@@ -97,3 +97,19 @@ def test_an_unknown_algorithm_and_a_site_that_is_not_seen_are_told():
     report = text(made(("pytorch", "native"), ("jax", "native"), run=run))
     assert "unknown" in report
     assert "algorithm is 0 where it is unknown" in report
+
+
+def test_long_times_and_wide_intervals_are_whole():
+    """What is too wide for its column goes on below: it is never cut."""
+    one, two = (
+        measured(
+            [one_pass(ms, (A, ms / 2, "jit"), ("fc", ms / 3)) for ms in (700.0, 1900.0, 2500.0)], framework, wall=wall
+        )
+        for framework, wall in (("pytorch", [900.0, 2400.0]), ("tensorflow", [400.0, 1700.0]))
+    )
+    run = replace(report_samples.run(layers={}, machines={}), measurements=(one, two, forced("fft", 500, 200)))
+    report = text(made(*TWO, run=run), details=True)
+    table = report[report.index("95 % intervals") : report.index("unattributed")]
+    assert table.count("(") == table.count(")") == len(re.findall(r"\(-?\d+\.\d to\s", table))
+    assert max(map(len, report.splitlines())) <= explain_terminal.WIDTH
+    assert "tensorflow" in table

@@ -190,3 +190,10 @@ def test_of_many_rows_each_is_compared_with_the_fastest():
 )
 def test_rows_have_short_names(case, words):
     assert explain_words.row(case) == words
+
+
+def test_an_interval_far_from_symmetric_is_told_by_its_ends():
+    scale = explain_words.Scale(0.02)
+    assert scale.within(Term("t", 0.010, 0.009, 0.0115)) == "10.0 +- 1.5"
+    assert scale.within(Term("t", 0.010, 0.009, 0.025)) == "10.0 (9.0 to 25.0)"
+    assert scale.within(Term("t", 0.010, 0.009999, 0.010)) == "10.0 +- 0.0"

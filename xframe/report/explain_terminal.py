@@ -17,7 +17,7 @@ from xframe.analysis.explanation import Explanation
 from xframe.analysis.labels import words as site_words
 from xframe.analysis.passes import CONV, Row, place
 from xframe.analysis.terms import TERMS, Decomposition, Term
-from xframe.report.explain_words import HOST, KIND, TERM, Scale, row, sentences, where
+from xframe.report.explain_words import HOST, KIND, Scale, row, sentences, where
 from xframe.results import Machine, Run
 from xframe.types import Case, ConvSite, Outcome
 
@@ -25,8 +25,11 @@ from xframe.types import Case, ConvSite, Outcome
 WIDTH = 100
 #: Rows of an explanation that stand side by side.
 ABREAST = 3
-#: Columns of what the lines are, so that no name of a term is broken.
-MARGIN = 26
+#: Terms in short.
+TERM = {
+    "floor": "floor", "headroom": "best above floor", "algorithm": "algorithm", "quality": "kernel quality",
+    "operators": "other kernels", "layout": "layout and copies", "overhead": "overhead", "residual": "residual",
+}  # fmt: skip
 _EXECUTOR = "common executor"
 
 
@@ -77,7 +80,7 @@ def _abreast(some: Sequence) -> Iterator[Sequence]:
 
 def _table(*names: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column(names[0], overflow="fold", min_width=MARGIN)
+    table.add_column(names[0], overflow="fold")
     for name in names[1:]:
         table.add_column(name, justify="right", overflow="fold", vertical="top")
     return table
@@ -93,7 +96,7 @@ def _terms(some: Sequence[Decomposition], compared: bool, details: bool) -> Tabl
         heads.append(f"{heads[some.index(slow)]} - {heads[some.index(fast)]}")
     table = _table("", *heads)
     scale = Scale(max(d.wall.seconds for d in some))
-    scale.places += 1
+    scale.places += max(d.wall.seconds for d in some) < 0.1  # one more than in a sentence, where there is room
     table.add_row("wall", *(_interval(d.wall, scale) for d in columns), style="bold")
     for number, name in enumerate(TERMS):
         table.add_row(f"{'+' if number else '='} {TERM[name]}", *(_interval(d[name], scale) for d in columns))
@@ -102,9 +105,9 @@ def _terms(some: Sequence[Decomposition], compared: bool, details: bool) -> Tabl
         for part in names:
             cells = [next((_interval(p, scale) for p in d[name].parts if p.name == part), "-") for d in columns]
             table.add_row(f"    {words.get(part, part)}", *cells, style="dim")
-    table.add_row("kernels of no known kind", *(_share(d.unattributed, d, scale) for d in some))
-    table.add_row("profiled step slower by", *(_share(d.perturbation, d, scale) for d in some))
-    table.add_row("profiler's calibrated cost", *(_share(d.cost, d, scale) for d in some))
+    table.add_row("unattributed", *(_share(d.unattributed, d, scale) for d in some))
+    table.add_row("profiled step slower", *(_share(d.perturbation, d, scale) for d in some))
+    table.add_row("profiler's own cost", *(_share(d.cost, d, scale) for d in some))
     return table
 
 

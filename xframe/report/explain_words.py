@@ -17,12 +17,8 @@ from xframe.analysis.terms import Decomposition, Term
 from xframe.results import Measurement
 from xframe.types import KINDS, Case, Outcome
 
-#: Terms and their parts in words; a name that is missing stands for itself.
-TERM = {
-    "floor": "floor", "headroom": "best kernels above floor", "algorithm": "choice of algorithm",
-    "quality": "quality of the kernels", "operators": "other kernels above best",
-    "layout": "layout changes and copies", "overhead": "overhead outside kernels", "residual": "residual",
-}  # fmt: skip
+LAYOUT, OVERHEAD = "layout changes and copies", "overhead outside kernels"
+#: Parts of the terms in words; a name that is missing stands for itself.
 KIND = {
     "conv": "convolution kernels", "fc": "FC kernels", "pool": "pooling kernels", "norm": "normalisation kernels",
     "activation": "activation kernels", "elementwise": "elementwise kernels", "softmax": "softmax kernels",
@@ -51,8 +47,11 @@ class Scale:
         return round(seconds * 1e3, self.places) == 0
 
     def within(self, term: Term) -> str:
-        """``4.6 +- 0.2``: the farther end of the interval."""
-        return f"{self(term.seconds)} +- {self(max(term.high - term.seconds, term.seconds - term.low, 0.0))}"
+        """``4.6 +- 0.2``, by the farther end of the interval; ``4.6 (4.5 to 5.2)`` where the ends are not alike."""
+        below, above = term.seconds - term.low, term.high - term.seconds
+        if max(below, above) > 2 * max(min(below, above), 0.0) and not self.is_zero(max(below, above)):
+            return f"{self(term.seconds)} ({self(term.low)} to {self(term.high)})"
+        return f"{self(term.seconds)} +- {self(max(below, above, 0.0))}"
 
 
 def row(case: Case) -> str:
@@ -111,7 +110,7 @@ def _overhead(term: Term) -> list[Item]:
     """Its parts where each is what the host did; as a whole where the profiler's own time in them is not small."""
     small = 0.1 * max((abs(p.seconds) for p in term.parts), default=0.0)
     if any(p.name in (PROFILER, OUTSIDE) and abs(p.seconds) > small for p in term.parts):
-        return [(TERM["overhead"], term)]
+        return [(OVERHEAD, term)]
     own = [p for p in term.parts if p.name not in (PROFILER, OUTSIDE)]
     rest = [p for p in term.parts if p.name in (PROFILER, OUTSIDE)]
     found = [(HOST.get(p.name, p.name), p) for p in own]
@@ -164,7 +163,7 @@ def spent(d: Decomposition) -> list[Item]:
     conv = [(KIND["conv"], total("conv", (*sites, d["algorithm"], d["quality"])))] if sites else []
     kinds = {t.name: t for t in _joined([best[k] for k in best if k in KINDS], d["operators"].parts)}
     found = [*conv, *((KIND[k], t) for k, t in kinds.items())]
-    return [*found, (TERM["layout"], d["layout"]), (TERM["overhead"], d["overhead"])]
+    return [*found, (LAYOUT, d["layout"]), (OVERHEAD, d["overhead"])]
 
 
 def _joined(*lists: Sequence[Term]) -> list[Term]:
