@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import typer
 
-from xframe.cli import console, fleet, schedules
+from xframe.cli import console, fleet, schedules, selftesting
 from xframe.cli.checking import check
 from xframe.cli.explaining import explain
 from xframe.cli.exporting import export
@@ -33,6 +33,7 @@ for _command in (compare, run, explain, tune, export, check, devices):
     app.command()(_command)
 app.add_typer(schedules.app, name="schedules")
 app.add_typer(fleet.app, name="fleet")
+app.add_typer(selftesting.app, name="selftest")
 
 #: The base of the errors of the option parser. Typer has its own copy of click, or click itself, depending on its age.
 _ParserError: type[Exception] = typer.BadParameter.__bases__[0].__bases__[0]
