@@ -41,7 +41,7 @@ def machine(threads: int) -> Machine:
     XframeError
         TVM, which compiles the loops, is not here, or does not work.
     """
-    return calibration.measured(threads)[0]
+    return calibration.measured(threads)
 
 
 def flop(func) -> float:

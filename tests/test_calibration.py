@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -21,7 +22,7 @@ def measuring(monkeypatch, tmp_path):
 
     def measured(threads):
         asked.append(threads)
-        return MACHINE, load[0]
+        return replace(MACHINE, load=load[0])
 
     monkeypatch.setattr(calibration, "measured", measured)
     return asked, load
@@ -53,7 +54,7 @@ def test_disturbed_roofs_are_told_and_not_kept(measuring):
     asked, load = measuring
     load[0] = 0.4
     said = []
-    assert calibration.machine(1, said.append) == MACHINE
+    assert calibration.machine(1, said.append) == replace(MACHINE, load=0.4)
     assert said[1] == "other processes used 0.4 CPUs meanwhile: the roofs may be too low, and are not kept"
     load[0] = 0.0
     calibration.machine(1)
@@ -108,21 +109,17 @@ def test_all_roofs_over_small_blocks(monkeypatch):
     monkeypatch.setattr(calibration, "block_bytes", lambda: 1 << 24)
     monkeypatch.setattr(environment, "cache_bytes", lambda: {2: 1 << 21, 3: 1 << 24})
     found = calibration._roofs(1)
-    assert [(x["name"], x["holds"]) for x in found["levels"]] == [
-        ("L2", 1 << 20),
-        ("L3 (4 MiB)", 1 << 22),
-        ("memory", None),
-    ]
-    assert min(found["flop_per_s"], *(x["bytes_per_s"] for x in found["levels"])) > 0
-    assert found["load"] >= 0
-    assert calibration._machine(found).place(2 << 20) == 1
+    names = [(x.name, x.holds) for x in found.levels]
+    assert names == [("L2", 1 << 20), ("L3 (4 MiB)", 1 << 22), ("memory", math.inf)]
+    assert min(found.flop_per_s, *(x.bytes_per_s for x in found.levels)) > 0
+    assert found.load >= 0
 
 
 def test_it_prints_json_for_the_process_that_asked(monkeypatch, capsys):
     monkeypatch.setattr(calibration, "read_rate", lambda threads, size: threads * size)
-    monkeypatch.setattr(calibration, "_roofs", lambda threads: {"threads": threads})
+    monkeypatch.setattr(calibration, "_roofs", lambda threads: MACHINE)
     monkeypatch.setattr(environment, "pinned_cpus", lambda threads: None)
-    for args, expected in ((["2"], {"threads": 2}), (["2", "10"], 20)):
+    for args, expected in ((["2"], MACHINE.to_json()), (["2", "10"], 20)):
         monkeypatch.setattr(sys, "argv", ["calibration", *args])
         calibration.main()
         assert json.loads(capsys.readouterr().out) == expected

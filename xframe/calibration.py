@@ -70,16 +70,11 @@ def machine(threads: int, on_progress: Callable[[str], None] | None = None) -> M
     if (kept := _kept(path)) is not None:
         return kept
     progress(f"roofs of this machine, threads {threads}")
-    found, load = measured(threads)
-    if load > FOREIGN:
-        progress(f"other processes used {load:.1f} CPUs meanwhile: the roofs may be too low, and are not kept")
+    found = measured(threads)
+    if found.load > FOREIGN:
+        progress(f"other processes used {found.load:.1f} CPUs meanwhile: the roofs may be too low, and are not kept")
         return found
-    levels = [{**vars(level), "holds": level.holds if math.isfinite(level.holds) else None} for level in found.levels]
-    content = {
-        "of": {**facts, "created": datetime.now().astimezone().isoformat(timespec="seconds")},
-        "flop_per_s": found.flop_per_s,
-        "levels": levels,
-    }
+    content = {"of": {**facts, "created": datetime.now().astimezone().isoformat(timespec="seconds")}, **found.to_json()}
     with files.atomic(path) as part:
         part.write_text(json.dumps(content) + "\n", encoding="utf-8")
     return found
@@ -109,26 +104,19 @@ def _facts(threads: int) -> dict[str, Any]:
 
 def _kept(path: Path) -> Machine | None:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # none, or one that was cut or edited
-        return _machine(json.loads(path.read_text(encoding="utf-8")))
+        return Machine.from_json(json.loads(path.read_text(encoding="utf-8")))
     return None
 
 
-def _machine(data: dict[str, Any]) -> Machine:
-    """The last level holds everything, for which JSON has no number."""
-    levels = (Level(**{**x, "holds": math.inf if x["holds"] is None else x["holds"]}) for x in data["levels"])
-    return Machine(data["flop_per_s"], tuple(levels))
-
-
-def measured(threads: int) -> tuple[Machine, float]:
-    """The roofs as they are measured now, and how many CPUs other processes used meanwhile.
+def measured(threads: int) -> Machine:
+    """The roofs as they are measured now.
 
     Raises
     ------
     XframeError
         TVM is not here, or does not work.
     """
-    found = _alone("the roofs of this machine", threads)
-    return _machine(found), found["load"]
+    return Machine.from_json(_alone("the roofs of this machine", threads))
 
 
 def read_bandwidth(threads: int, size: int | None = None) -> float:
@@ -170,10 +158,10 @@ def main() -> None:
     if cpus is not None:
         os.sched_setaffinity(0, cpus)
     with without_frameworks():
-        print(json.dumps(read_rate(threads, size[0]) if size else _roofs(threads)))
+        print(json.dumps(read_rate(threads, size[0]) if size else _roofs(threads).to_json()))
 
 
-def _roofs(threads: int) -> dict[str, Any]:
+def _roofs(threads: int) -> Machine:
     """A cache holds half of its size: the rest is for what is around.
 
     Of the last one, which a virtual machine shares with others, some parts are measured: the larger, the slower.
@@ -187,12 +175,12 @@ def _roofs(threads: int) -> dict[str, Any]:
     while size and GROWTH * size <= caches.get(3, 0) // 2:
         size *= GROWTH
         blocks.append((f"L3 ({size >> 20} MiB)", size))
-    levels = [{"name": name, "holds": size, "bytes_per_s": read_rate(threads, size)} for name, size in blocks]
-    levels.append({"name": "memory", "holds": None, "bytes_per_s": read_rate(threads, block_bytes())})
-    found = {"flop_per_s": peak(threads), "levels": levels}
+    levels = [Level(name, size, read_rate(threads, size)) for name, size in blocks]
+    levels.append(Level("memory", math.inf, read_rate(threads, block_bytes())))
+    flop_per_s = peak(threads)
     own, wall, after = time.process_time() - cpu, time.perf_counter() - start, environment.busy_seconds()
     load = 0.0 if busy is None or after is None else max(0.0, after - busy - own) / wall
-    return {**found, "load": load}
+    return Machine(flop_per_s, tuple(levels), load)
 
 
 def peak(threads: int) -> float:

@@ -19,10 +19,14 @@ class Level:
 
 @dataclass(frozen=True)
 class Machine:
-    """What some threads reach at most. ``levels``: the nearest first; the last holds everything."""
+    """What some threads reach at most. ``levels``: the nearest first; the last holds everything.
+
+    ``load``: CPUs that other processes used while it was measured.
+    """
 
     flop_per_s: float
     levels: tuple[Level, ...]
+    load: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.levels or not math.isinf(self.levels[-1].holds):
@@ -31,6 +35,17 @@ class Machine:
     def place(self, size: float) -> int:
         """The position of the nearest level that holds ``size`` bytes."""
         return next(i for i, level in enumerate(self.levels) if size <= level.holds)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON has no number for what the last level holds: null."""
+        levels = [{**vars(x), "holds": x.holds if math.isfinite(x.holds) else None} for x in self.levels]
+        return {"flop_per_s": self.flop_per_s, "levels": levels, "load": self.load}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> "Machine":
+        """The inverse of :meth:`to_json`. Raises KeyError, TypeError or ValueError on anything else."""
+        levels = (Level(**{**x, "holds": math.inf if x["holds"] is None else x["holds"]}) for x in data["levels"])
+        return Machine(data["flop_per_s"], tuple(levels), data["load"])
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 from xframe.errors import XframeError
 from xframe.files import atomic
 from xframe.planning import BEST
-from xframe.results import LayerWork, Level, Machine, Measurement, Run
+from xframe.results import LayerWork, Machine, Measurement, Run
 from xframe.types import Case, ConvSite, Outcome, Plan
 from xframe.worker.timing import quartiles
 from xframe.worker.wire import artifact_of, plain, profiles_of, sites_of
@@ -108,7 +108,7 @@ def write(run: Run, folder: Path) -> Path:
         "created": run.created,
         "command": list(run.command),
         "environment": finite(plain(run.environment)),
-        "machines": finite(plain(run.machines)),
+        "machines": {str(threads): m.to_json() for threads, m in run.machines.items()},
         "layers": finite(plain(run.layers)),
         "rows": [_detailed(m) for m in run.measurements],
     }
@@ -188,7 +188,7 @@ def load(path: Path) -> Run:
             tuple(data["command"]),
             data["environment"],
             tuple(map(_measurement, data["rows"])),
-            {int(threads): _machine(machine) for threads, machine in data["machines"].items()},
+            {int(threads): Machine.from_json(machine) for threads, machine in data["machines"].items()},
             {int(batch): tuple(map(_layer, rows)) for batch, rows in data["layers"].items()},
         )
     except (AttributeError, KeyError, TypeError, ValueError) as e:
@@ -226,14 +226,6 @@ def _measurement(row: Mapping[str, Any]) -> Measurement:
         tuple(row["notes"]),
         row["prediction"],
     )
-
-
-def _machine(data: Mapping[str, Any]) -> Machine:
-    """The last level holds everything, for which JSON has no number."""
-    levels = (
-        Level(x["name"], math.inf if x["holds"] is None else x["holds"], x["bytes_per_s"]) for x in data["levels"]
-    )
-    return Machine(data["flop_per_s"], tuple(levels))
 
 
 def _layer(data: Mapping[str, Any]) -> LayerWork:

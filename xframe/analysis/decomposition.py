@@ -41,6 +41,7 @@ from xframe.analysis.labels import site_names
 from xframe.analysis.passes import CONV, Row
 from xframe.analysis.shares import OVERHEAD
 from xframe.analysis.terms import TERMS, Decomposition, Term
+from xframe.measure import FOREIGN
 from xframe.results import LayerWork, Machine, Run
 from xframe.types import KINDS, ConvSite, Outcome
 
@@ -214,6 +215,11 @@ class Group:
             yield (
                 f"floor is 0, as this machine was not calibrated with {row.case.threads} threads: headroom is the best"
                 " kernels as a whole"
+            )
+        elif self._machine.load > FOREIGN:
+            yield (
+                f"floor may be too high, as other processes used {self._machine.load:.1f} CPUs while the roofs of this"
+                " machine were measured"
             )
         if len(self.rows) == 1:
             yield "no other row was profiled: its own kernels are the best ones, and quality and operators are 0"
