@@ -7,12 +7,15 @@ from collections.abc import Iterable, Sequence
 from xframe.results import LayerWork
 from xframe.types import Case, ConvSite
 
+#: The backend that can be told a lowering.
+PLANNED = "tvm"
+
 
 def title(case: Case) -> str:
     """``pytorch tvm winograd, batch 1, threads 2``: a row in words, with its switches that are not at their default."""
-    names = [case.framework or case.model, case.runner, case.plan.label if case.plan.lowerings else ""]
-    switches = "".join(f", {name} {value}" for name, value in case.options)
-    return f"{' '.join(n for n in names if n)}{switches}, batch {case.batch}, threads {case.threads}"
+    names = [case.framework or case.model, case.runner, case.plan.label if case.runner == PLANNED else ""]
+    names += [f"{name}={value}" for name, value in case.options]
+    return f"{' '.join(n for n in names if n)}, batch {case.batch}, threads {case.threads}"
 
 
 def words(site: ConvSite) -> str:
