@@ -69,6 +69,7 @@ _JAX = (
     Switch("matmul_precision", ("highest", "default")),
     Switch("layout", ("NHWC", "NCHW")),
     Switch("fast_math", ("off", "on")),
+    Switch("ynnpack", ("on", "off")),
 )
 
 FRAMEWORKS: Dict[str, Row] = {

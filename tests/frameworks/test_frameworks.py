@@ -97,7 +97,9 @@ def test_bind_step_fetch(framework):
     assert not np.array_equal(first, second)
     np.testing.assert_array_equal(first, kept)  # a later step must not write into what was fetched
     close(first, want)
-    assert network.profile(1) == []
+    (profile,) = network.profile(1)
+    assert {(k.layer, k.site) for k in profile.kernels if k.kind == "conv"} == {("c", zoo.sites(spec, 2)["c"])}
+    assert profile.wall > sum(k.end - k.start for k in profile.kernels if k.kind == "conv") > 0
     assert list(network.sites) == []
     assert network.environment
     assert all(s >= 0 for s in network.seconds.values())

@@ -1,5 +1,6 @@
 """What ran in a step of JAX, and its switches."""
 
+import numpy as np
 import pytest
 from float64 import close
 from nets import EVERY, SMALL, TRAPS
@@ -85,9 +86,20 @@ def test_precision_reaches_the_products():
     assert "operand_precision={highest,highest}" not in text({"matmul_precision": "default"})
 
 
+def test_ynnpack_leaves_the_program():
+    assert "__ynn_fusion" in built(EVERY)._run.as_text()
+    assert "__ynn_fusion" not in built(EVERY, {"ynnpack": "off"})._run.as_text()
+
+
+def test_fast_math_is_another_arithmetic():
+    """Its flag changes the machine code, which nothing shows: the last bits of powers and exponentials do."""
+    plain, fast = (built(EVERY, options).fetch()[0] for options in ({}, {"fast_math": "on"}))
+    assert not np.array_equal(plain, fast)
+
+
 def test_every_switch_of_the_row_is_known():
     switches = {s.name: s.values for s in registry.FRAMEWORKS["jax"].switches}
-    assert set(switches) == {"jit", "matmul_precision", "layout", *framework.FLAGS}
+    assert set(switches) == {"jit", "matmul_precision", "layout", *(option for option, _ in framework.FLAGS)}
     for name, values in switches.items():
         for value in values[1:]:
             built(SMALL, {name: value})

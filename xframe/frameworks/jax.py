@@ -18,8 +18,11 @@ from xframe.types import Layer, ModelSpec, Profile
 
 Weights = Mapping[str, Any]  # of one layer, without the layer's name
 
-#: Option -> the flag of XLA that it sets when it is on.
-FLAGS: dict[str, tuple[str, Any]] = {"fast_math": ("xla_cpu_enable_fast_math", True)}
+#: Option and value -> the flag of XLA that they set, and to what.
+FLAGS: dict[tuple[str, str], tuple[str, Any]] = {
+    ("fast_math", "on"): ("xla_cpu_enable_fast_math", True),
+    ("ynnpack", "off"): ("xla_cpu_experimental_ynn_fusion_type", ""),
+}
 
 
 def _pads(item: Layer) -> list[tuple[int, int]]:
@@ -112,9 +115,9 @@ class _Network(common.Network):
         self._nchw = options.get("layout") == "NCHW"
         self._jit = options.get("jit") != "off"
         self._precision = options.get("matmul_precision", "highest")
-        flags = {flag: value for option, (flag, value) in FLAGS.items() if options.get(option) == "on"}
+        flags = dict(FLAGS[option] for option in options.items() if option in FLAGS)
         if flags and not self._jit:
-            raise Unsupported(f"jax with jit=off and {next(iter(flags))}: that is for whole programs; use jit=on")
+            raise Unsupported(f"jax with jit=off and {next(iter(flags))}: that flag is for whole programs; use jit=on")
         environment = {
             "jax": jax.__version__,
             "threads": int(os.environ.get("NPROC", os.cpu_count() or 1)),
@@ -221,8 +224,10 @@ class Jax:
 
         XLA sizes its thread pool once per process, when its first device is made, from ``$NPROC``.
 
-        Options: ``jit`` (``off``: one operation after the other), ``matmul_precision`` (of convolutions too),
-        ``layout`` of images throughout, ``fast_math`` (XLA may reorder and approximate).
+        Options: ``jit`` (``off``: one operation after the other), ``matmul_precision`` (of convolutions
+        too; a CPU runs the same kernels either way),
+        ``layout`` of images throughout, ``fast_math`` (XLA may reorder and approximate), ``ynnpack`` (``off``: Eigen
+        does the convolutions and products that this library does by default).
 
         Raises
         ------

@@ -96,6 +96,16 @@ def program(text: str, spec: ModelSpec, batch: int, layer_of: Callable[[str], st
         for inner in computations.get(instruction.find(_CALLED), ()):
             yield from held(inner)
 
+    def of_user(product: _Instruction, kind: str) -> str:
+        """The layer of what reads an instruction without metadata, as XLA's rewriting leaves some. Of a product, it is
+        the one in which it gets its bias."""
+        if product.opcode in _FREE:
+            return ""
+        read = re.compile(rf"[(, %]{re.escape(product.name)}[,)]")
+        users = [i for body in computations.values() if product in body for i in body if read.search("(" + i.rest)]
+        found = [layer_of(inner.find(_OP_NAME)) for user in users for inner in held(user)]
+        return next((x for x in found if x and (kind not in ("conv", "fc") or layers.get(x) == kind)), "")
+
     def work(instruction: _Instruction) -> Work:
         if instruction.opcode in CALLERS:
             return Work(calls=True)
@@ -106,7 +116,8 @@ def program(text: str, spec: ModelSpec, batch: int, layer_of: Callable[[str], st
             if kind and (not best.kind or _RANK.index(kind) <= _RANK.index(best.kind)):
                 # of several layers, one that has a name, and the last
                 best = Work(kind, layer or (best.layer if kind == best.kind else ""))
-        best = best._replace(kind=best.kind or "copy", layer=best.layer or layer_of(instruction.find(_OP_NAME)))
+        layer = best.layer or layer_of(instruction.find(_OP_NAME)) or of_user(instruction, best.kind)
+        best = best._replace(kind=best.kind or "copy", layer=layer)
         if best.kind != "conv":
             return best
         return best._replace(site=sites.get(best.layer), algorithm=_algorithm(instruction, held(instruction)))
