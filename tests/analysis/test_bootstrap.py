@@ -21,6 +21,14 @@ def test_the_estimate_comes_first_and_the_order_of_samples_and_rounds_does_not_m
     assert set(found) <= {(a + b) / 2 for r in rounds for s in rounds for a in r for b in s}
 
 
+def test_drawing_some_at_a_time_changes_no_number_of_resamples(monkeypatch):
+    whole = medians([range(10)], generator(0))
+    monkeypatch.setattr("xframe.analysis.bootstrap.CHUNK", 35)
+    parts = medians([range(10)], generator(0))
+    assert parts.shape == whole.shape
+    assert interval(parts[1:]) == pytest.approx(interval(whole[1:]), abs=0.5)
+
+
 def test_intervals_hold_the_median_about_as_often_as_they_promise():
     g, held = np.random.default_rng(0), 0
     for case in range(200):

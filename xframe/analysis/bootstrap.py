@@ -13,6 +13,8 @@ import numpy as np
 
 #: Resamples. The ends of a 95 % interval then rest on 50 of them each.
 RESAMPLES = 2000
+#: Samples that are drawn at a time: of a small network there are thousands.
+CHUNK = 1 << 20
 #: Percentiles of the interval.
 LOW, HIGH = 2.5, 97.5
 
@@ -39,10 +41,16 @@ def medians(rounds: Sequence[Sequence[float]], rng: np.random.Generator, resampl
     values = np.concatenate(filled)
     lengths = np.array([r.size for r in filled])
     firsts = np.cumsum(lengths) - lengths
-    rows = rng.integers(len(filled), size=(resamples, len(filled)))
-    rows = np.repeat(rows, -(-values.size // len(filled)), axis=1)[:, : values.size]
-    drawn = firsts[rows] + (rng.random(rows.shape) * lengths[rows]).astype(np.int64)
-    return np.concatenate([[np.median(values)], np.median(values[drawn], axis=1)])
+
+    def resampled(count: int) -> np.ndarray:
+        rows = rng.integers(len(filled), size=(count, len(filled)))
+        rows = np.repeat(rows, -(-values.size // len(filled)), axis=1)[:, : values.size]
+        drawn = firsts[rows] + (rng.random(rows.shape) * lengths[rows]).astype(np.int64)
+        return np.median(values[drawn], axis=1)
+
+    step = max(1, CHUNK // values.size)
+    chunks = [resampled(min(step, resamples - first)) for first in range(0, resamples, step)]
+    return np.concatenate([[np.median(values)], *chunks])
 
 
 def middle_weights(passes: int, rng: np.random.Generator, resamples: int = RESAMPLES) -> np.ndarray:
