@@ -141,13 +141,13 @@ class TvmExecutable:
 
         if not self._args:
             raise XframeError("profile comes after bind")
-        watched = tvm_profile.Watched(self._machine, self.step, self._args[:3])
+        watched = tvm_profile.Watched(self._machine, self.step, self._args[0])
         convolutions = self._artifact.conv_sites
         if self.sites:
             same = [site for _, site in convolutions] == [s.site for s in self.sites]
             join = tvm_profile.forced(self.sites, [name for name, _ in convolutions] if same else [])
         else:
-            join = tvm_profile.stock(watched.shapes(), convolutions)
+            join = tvm_profile.stock(watched.shapes, convolutions)
         return watched.profiles(passes, join, Nodes.read(self._artifact.path))
 
     def close(self) -> None:

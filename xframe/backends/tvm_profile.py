@@ -1,7 +1,7 @@
 """Where the time of a module that TVM compiled goes: its virtual machine calls back before and after each call.
 
 The callback is in Python, and many calls of a pass are the machine's own (memory, checks of shapes): what all that adds
-is calibrated by calling back with arguments like those of a kernel.
+is calibrated by calling back with arguments like theirs.
 """
 
 import time
@@ -21,7 +21,6 @@ LAYOUT = frozenset({"pad", "space_to_depth"})
 _BUILTIN, _MEMORY = "vm.", "vm.builtin.alloc"
 #: Kinds of which an ONNX node becomes one kernel, in the order of the graph.
 _ONE_TO_ONE = ("fc", "pool", "norm", "softmax")
-_CALLBACKS = 200  # in one run of the calibration
 
 if TYPE_CHECKING:
     from xframe.backends.nodes import Nodes
@@ -62,28 +61,45 @@ class Instrument:
 
 
 class Watched:
-    """A virtual machine with the one function that is a pass. ``sample``: tensors as its kernels have."""
+    """A virtual machine with the one function that is a pass. ``tensor``: any, to stand for those of its calls.
 
-    def __init__(self, machine: Any, step: Callable[[], None], sample: Sequence[Any]) -> None:
-        self._machine, self._step, self._sample = machine, step, sample
+    A pass is looked at on its own, before any that is profiled, because that takes time: ``shapes`` has its kernels
+    with the shapes of their arguments, in the order in which they ran.
+    """
 
-    def shapes(self) -> list[tuple[str, Shapes]]:
-        """The kernels of a pass with the shapes of their arguments, in the order in which they ran."""
-        found: list[tuple[str, Shapes]] = []
+    def __init__(self, machine: Any, step: Callable[[], None], tensor: Any) -> None:
+        self._machine, self._step = machine, step
+        self.shapes: list[tuple[str, Shapes]] = []
+        self._callbacks: list[tuple[Any, ...]] = []
 
-        def look(_: Any, name: str, begins: bool, __: Any, *arguments: Any) -> None:
+        def stand_in(x: Any) -> Any:  # nothing that would hold the pass's memory
+            return tensor if isinstance(x, tvm_ffi.Tensor) else x if isinstance(x, (int, str, tvm_ffi.Shape)) else None
+
+        def look(function: Any, name: str, begins: bool, result: Any, *arguments: Any) -> None:
+            self._callbacks.append((function, str(name), begins, *map(stand_in, (result, *arguments))))
             if begins and not name.startswith(_BUILTIN):
-                found.append((name, [tuple(a.shape) for a in arguments if isinstance(a, tvm_ffi.Tensor)]))
+                shapes = [tuple(a.shape) for a in arguments if isinstance(a, tvm_ffi.Tensor)]
+                self.shapes.append((str(name), shapes))
 
         self._run(tvm_ffi.convert_func(look))
-        return found
 
     def profiles(self, passes: int, join: Callable[[Sequence[str]], Sequence[Owner]], nodes: "Nodes") -> list[Profile]:
         """So many profiled passes, each after one that is not. ``join``: names of the kernels of a pass -> owners."""
-        each = self.seconds_per_callback()
-        return [self._profiled(join, nodes, each) for _ in range(passes)]
+        cost = self._cost()
+        return [self._profiled(join, nodes, cost) for _ in range(passes)]
 
-    def _profiled(self, join: Callable[[Sequence[str]], Sequence[Owner]], nodes: "Nodes", each: float) -> Profile:
+    def _cost(self) -> float:
+        """Seconds of the callbacks of a pass, beyond those of a native function called with the same arguments."""
+        native, instrument = tvm_ffi.get_global_func("ffi.Array"), Instrument()
+
+        def run(called: Any) -> None:
+            for arguments in self._callbacks:
+                called(*arguments)
+            instrument.seen.clear()
+
+        return profiler_cost.added(lambda: run(native), lambda: run(instrument.function))
+
+    def _profiled(self, join: Callable[[Sequence[str]], Sequence[Owner]], nodes: "Nodes", cost: float) -> Profile:
         self._step()
         instrument = Instrument()
         start, wall = self._run(instrument.function)
@@ -100,7 +116,7 @@ class Watched:
             for name, begin, end in calls
             if name.startswith(_BUILTIN)
         )
-        return Profile(wall, tuple(kernels), spans, each * len(instrument.seen))
+        return Profile(wall, tuple(kernels), spans, cost)
 
     def _run(self, callback: Any) -> tuple[float, float]:
         """When a pass that calls back began, and its wall."""
@@ -111,17 +127,6 @@ class Watched:
             return start, time.perf_counter() - start
         finally:
             self._machine["set_instrument"](None)
-
-    def seconds_per_callback(self) -> float:
-        """What calling back costs beyond a call of a native function with the same arguments."""
-        callback, native = Instrument().function, tvm_ffi.get_global_func("ffi.Array")
-        arguments = (self._machine["main"], "conv1_direct_product", True, None, *self._sample)
-
-        def run(function: Any) -> None:
-            for _ in range(_CALLBACKS):
-                function(*arguments)
-
-        return profiler_cost.added(lambda: run(native), lambda: run(callback), runs=20) / _CALLBACKS
 
 
 def layered(kernels: Sequence[Kernel], nodes: "Nodes") -> list[Kernel]:
