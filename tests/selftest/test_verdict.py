@@ -31,6 +31,7 @@ def overhead(**parts):
     return term("overhead", sum(parts.values()), parts=[term(name, seconds) for name, seconds in parts.items()])
 
 
+MISSED_AND_FOUND = (Outcome.FAILED, Outcome.MISMATCH)
 PLANTED = [0.99, 1.0, 1.3]  # one step was disturbed
 
 
@@ -130,6 +131,16 @@ def test_a_load_must_be_in_the_notes_of_a_row_that_was_timed():
     assert not verdict.noted("load", LIES["load"], replace(row, notes=("hot",))).ok
     failed = verdict.noted("load", LIES["load"], Measurement(CASE, Outcome.FAILED, "it crashed", notes=(note,)))
     assert (failed.ok, failed.reason) == (False, "the row is FAILED: it crashed")
+
+
+def test_a_miss_tells_what_disturbed_the_rows_behind_it():
+    note = "other processes used up to 1.9 CPUs while it was timed: times are too long"
+    quiet = Measurement(CASE, Outcome.OK, rounds=((1.0,),), notes=("hot",))
+    rows = (quiet, replace(quiet, notes=(note,)), replace(quiet, notes=(note,)))
+    missed, found = (verdict.refused("cached", LIES["cached"], Measurement(CASE, o, "why")) for o in MISSED_AND_FOUND)
+    assert verdict.excused(missed, rows).reason == f"the row is FAILED: why; {note}"
+    assert verdict.excused(missed, rows[:1]) == missed
+    assert verdict.excused(found, rows) == found
 
 
 def test_a_finding_has_every_key_in_json():

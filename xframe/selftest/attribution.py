@@ -130,11 +130,13 @@ def judged(run: Run, names: Sequence[str]) -> dict[str, Finding]:
         except (KeyError, XframeError) as e:
             found[name] = verdict.missing(name, LIES[name], f"{row.outcome.value}: {row.reason or e}")
             continue
-        found[name] = verdict.timed(name, LIES[name], planted, difference, _part(run, row))
+        finding = verdict.timed(name, LIES[name], planted, difference, _part(run, row))
+        found[name] = verdict.excused(finding, (row, measured[HONEST]))
     smallest = min((f.planted for f in found.values() if f.planted), default=None)
     if smallest is not None:
         try:
-            found["none"] = verdict.honest(_difference(explanations, measured, TWIN), smallest)
+            finding = verdict.honest(_difference(explanations, measured, TWIN), smallest)
+            found["none"] = verdict.excused(finding, (measured[TWIN], measured[HONEST]))
         except XframeError as e:
             found["none"] = Finding("none", "nowhere", "nothing", False, str(e))
     return found

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from xframe.analysis.terms import Decomposition, Term
@@ -127,8 +127,19 @@ def noted(name: str, lie: Lie, row: Measurement) -> Finding:
     """The verdict on a load that the row's notes must tell of."""
     if row.outcome is not Outcome.OK:
         return missing(name, lie, f"the row is {row.outcome.value}: {row.reason}")
-    note = next((n for n in row.notes if LOAD in n), "")
+    note = loaded(row)
     return Finding(name, lie.lands, note or "nothing", bool(note), "" if note else "no note tells of the load")
+
+
+def loaded(row: Measurement) -> str:
+    """The note of a row that other processes disturbed; empty where they did not."""
+    return next((note for note in row.notes if LOAD in note), "")
+
+
+def excused(finding: Finding, rows: Iterable[Measurement]) -> Finding:
+    """The finding, a miss with what else was going on while the ``rows`` behind it were timed."""
+    notes = dict.fromkeys(filter(None, map(loaded, rows)))
+    return finding if finding.ok or not notes else replace(finding, reason="; ".join((finding.reason, *notes)))
 
 
 def missing(name: str, lie: Lie, why: str) -> Finding:
