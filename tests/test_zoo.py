@@ -71,12 +71,12 @@ def test_sites():
         (
             layer("a", "conv", out=8, kernel=(5, 3), stride=(2, 1), pads=(2, 1, 1, 0), groups=2),
             layer("r", "relu"),
-            layer("b", "conv", out=2, kernel=3, dilation=2),
+            layer("b", "conv", out=2, kernel=3, pads=1, dilation=2),
         ),
     )
     assert zoo.sites(net, 3) == {
         "a": ConvSite(3, 4, (9, 7), 8, (5, 3), (2, 1), (2, 1, 1, 0), (1, 1), 2),
-        "b": ConvSite(3, 8, (4, 6), 2, (3, 3), dilation=(2, 2)),
+        "b": ConvSite(3, 8, (4, 6), 2, (3, 3), pads=(1, 1, 1, 1), dilation=(2, 2)),
     }
     assert zoo.sites(net, 3)["a"].out_hw == zoo.shapes(net, 3)["a"][2:]
 

@@ -33,16 +33,10 @@ class Row(NamedTuple):
     variant_of: str = ""
 
 
-#: The process that PyTorch runs in: threads that do not spin while they wait; large tensors in huge pages; freed memory
-#: kept for the next tensor instead of given back to the system.
+#: Of the process that PyTorch runs in: threads that do not spin while they wait; large tensors in huge pages.
 _TORCH = (
     Switch("omp_wait", ("default", "passive"), (("passive", (("OMP_WAIT_POLICY", "passive"),)),)),
     Switch("huge_pages", ("off", "on"), (("on", (("THP_MEM_ALLOC_ENABLE", "1"),)),)),
-    Switch(
-        "freed",
-        ("default", "kept"),
-        (("kept", (("MALLOC_MMAP_MAX_", "0"), ("MALLOC_TRIM_THRESHOLD_", str(1 << 40)))),),
-    ),
 )
 _TORCH_EAGER = (
     Switch("channels_last", ("off", "on")),
@@ -63,6 +57,7 @@ _TENSORFLOW = (
     Switch("xla", ("off", "on")),
     Switch("data_format", ("NHWC", "NCHW")),
     Switch("weights", ("mixed", "constants", "arguments")),
+    Switch("inter_op_threads", ("1", "2")),
 )
 _JAX = (
     Switch("jit", ("on", "off")),

@@ -71,3 +71,16 @@ def test_what_is_printed_to_the_descriptor_is_kept(capfd):
     os.write(1, b"shown\n")
     assert kept.text == "native\n"
     assert capfd.readouterr().out == "shown\n"
+
+
+def test_marks_tell_whose_primitives_they_are():
+    one, two = CONV.format(problem=PLAIN), CONV.format(problem=PLAIN.replace("mb2", "mb7"))
+    with onednn.captured() as kept:
+        os.write(1, f"{one}\n".encode())
+        onednn.mark("a")
+        os.write(1, f"{one}\n{two}\n".encode())
+        onednn.mark("b")
+        onednn.mark("a")
+        os.write(1, f"{two}\n".encode())
+    found = onednn.parse_marked(kept.text)
+    assert {name: [p.problem[:3] for p in ran] for name, ran in found.items()} == {"a": ["mb2", "mb7", "mb7"], "b": []}

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from xframe.types import ConvSite
 
-#: ``src:f32:a:blocked:acdb::f0`` (version 3) and ``src_f32::blocked:acdb:f0`` (version 2): name, type, tag of the layout.
+#: ``src:f32:a:blocked:acdb::f0`` (version 3) and ``src_f32::blocked:acdb:f0`` (version 2): name, type, layout.
 _MEMORY = re.compile(r"([a-z]+\d*)[:_]([a-z]+\d+):[a-z]*:[a-z]*:([^:\s]*)")
 _NUMBERS = re.compile(r"([a-z]+)(\d+)")
 
@@ -31,7 +31,7 @@ class Primitive(NamedTuple):
     Parameters
     ----------
     kind
-        oneDNN's word for what it computes: ``convolution``, ``reorder``, ``inner_product``, ``matmul``, ``pooling``, ...
+        oneDNN's word for what it computes: ``convolution``, ``reorder``, ``inner_product``, ``matmul``, ``pooling``...
     implementation
         oneDNN's word for how: ``brgconv:avx512_core``, ``jit_uni_dw:avx512_core``, ``gemm:jit``, ...
     problem
@@ -62,8 +62,10 @@ class Primitive(NamedTuple):
         got = {"g": 1, **{name: int(value) for name, value in _NUMBERS.findall(self.problem)}}
         want = {"g": site.groups, "mb": site.batch, "ic": site.in_channels, "oc": site.out_channels}
         for axis, i in (("h", 0), ("w", 1)):
-            want |= {f"i{axis}": site.in_hw[i], f"o{axis}": site.out_hw[i], f"k{axis}": site.kernel[i],
-                     f"s{axis}": site.stride[i], f"d{axis}": site.dilation[i] - 1, f"p{axis}": site.pads[i]}  # fmt: skip
+            want |= {
+                f"i{axis}": site.in_hw[i], f"o{axis}": site.out_hw[i], f"k{axis}": site.kernel[i],
+                f"s{axis}": site.stride[i], f"d{axis}": site.dilation[i] - 1, f"p{axis}": site.pads[i],
+            }  # fmt: skip
         return all(got.get(name) == value for name, value in want.items())
 
 
@@ -119,3 +121,21 @@ def captured() -> Iterator[Captured]:
                 result.text = file.read().decode(errors="replace")
     finally:
         os.close(before)
+
+
+_MARKED = "xframe_mark,"
+
+
+def mark(name: str) -> None:
+    """Print a line, to the same place as oneDNN, after which what it prints is of ``name``."""
+    ctypes.CDLL(None).fflush(None)
+    os.write(1, f"{_MARKED}{name}\n".encode())
+
+
+def parse_marked(text: str) -> dict[str, list[Primitive]]:
+    """The primitives of ``text`` by the last :func:`mark` before them; those before any mark are left out."""
+    found: dict[str, list[Primitive]] = {}
+    for part in text.split(_MARKED)[1:]:
+        name, _, rest = part.partition("\n")
+        found.setdefault(name, []).extend(parse(rest))
+    return found

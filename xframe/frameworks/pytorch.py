@@ -5,7 +5,7 @@ import os
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,10 @@ from torch import fx, nn
 from torch.nn import functional as F
 
 from xframe import files, zoo
-from xframe.errors import Unavailable, XframeError
-from xframe.frameworks import common
+from xframe.errors import Unavailable, Unsupported, XframeError
+from xframe.frameworks import common, pytorch_layers, pytorch_profile
 from xframe.protocols import DEFAULTS
-from xframe.types import Layer, ModelSpec
+from xframe.types import Layer, ModelSpec, Profile
 
 
 class _Add(nn.Module):
@@ -105,6 +105,9 @@ MODULES: dict[str, Callable[[Layer, tuple[int, ...]], nn.Module]] = {
 _PARAMETERS = {"weight": "weight", "bias": "bias", "scale": "weight", "shift": "bias", "mean": "running_mean",
                "var": "running_var"}  # fmt: skip
 
+#: The switch `grad_mode`: how autograd is told to keep out, or not.
+_GRAD_MODES = {"inference": torch.inference_mode, "no_grad": torch.no_grad, "grad": torch.enable_grad}
+
 #: Layers whose output is theirs alone; the others may hand on, or look into, the tensor they were given.
 _FRESH = ("conv", "fc", "batchnorm", "maxpool", "avgpool", "lrn", "add", "concat", "softmax")
 
@@ -138,11 +141,23 @@ def module(spec: ModelSpec, weights: Mapping[str, Any]) -> nn.Module:
 
 
 class _Network(common.Network):
-    def __init__(self, spec: ModelSpec, weights: Mapping[str, Any], device: torch.device, batch: int, threads: int):
+    def __init__(
+        self,
+        spec: ModelSpec,
+        weights: Mapping[str, Any],
+        device: torch.device,
+        batch: int,
+        threads: int,
+        options: Mapping[str, str],
+    ):
+        self._options = dict(options)
+        channels_last, grad_mode = options.get("channels_last") == "on", options.get("grad_mode", "inference")
         environment = {
             "torch": torch.__version__,
             "threads": threads,
-            "mkldnn": torch.backends.mkldnn.is_available(),
+            "mkldnn": torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled,
+            "channels_last": channels_last,
+            "grad_mode": grad_mode,
             "matmul_precision": torch.get_float32_matmul_precision(),
         }
         if device.type == "cuda":
@@ -154,8 +169,13 @@ class _Network(common.Network):
                 "tf32": torch.backends.cudnn.allow_tf32 or torch.backends.cuda.matmul.allow_tf32,
             }
         super().__init__(spec, batch, environment)
+        self._spec = spec
         self._device = device
-        self._module: Any = module(spec, weights).to(device)
+        self._format = torch.channels_last if channels_last else torch.contiguous_format
+        self._mode = _GRAD_MODES[grad_mode]
+        made: Any = module(spec, weights)
+        self._module: Any = made.to(device, memory_format=self._format).requires_grad_(grad_mode == "grad")
+        self._calls: Sequence[pytorch_layers.Call] | None = None
 
     def compile(self) -> None:
         """Put the module through Inductor, the default backend of ``torch.compile``, weights as constants."""
@@ -164,22 +184,30 @@ class _Network(common.Network):
             raise Unavailable(f"torch.compile needs the C++ compiler {compiler}, which is not here: install g++")
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(files.home() / "inductor")
         start = time.perf_counter()
-        options: dict[str, Any] = {"freezing": True, "compile_threads": 1}  # no processes that stay
+        freezing = self._options.get("freezing", "on") == "on"
+        options: dict[str, Any] = {
+            "freezing": freezing,
+            "cpp_wrapper": self._options.get("cpp_wrapper", "off") == "on",
+            "cpp.enable_kernel_profile": True,  # generated kernels can be seen by a profiler, once there is one
+            "fx_graph_cache": False,  # code from a cache does not tell its layers; what g++ made of it is kept
+            "compile_threads": 1,  # no processes that stay
+        }
         self._module = torch.compile(self._module, fullgraph=True, dynamic=False, options=options)
         self.bind([np.zeros(self._shape, np.float32)])
         try:
-            self.step()
+            with pytorch_layers.watched(self._spec) as self._calls:
+                self.step()
         except Exception as e:  # it has many classes, and the cause at the end of long texts
             raise XframeError(f"torch.compile failed: {type(e).__name__}: {' '.join(str(e).split())[:600]}") from e
         self.sync()
         self.seconds = {**self.seconds, "compile": time.perf_counter() - start}
-        self.environment = {**self.environment, "inductor_freezing": True}
+        self.environment = {**self.environment, "inductor_freezing": freezing}
 
     def bind(self, feeds: list[Any]) -> None:
-        self._x = torch.tensor(self.checked(feeds), device=self._device)
+        self._x = torch.tensor(self.checked(feeds), device=self._device).contiguous(memory_format=self._format)
 
     def step(self) -> None:
-        with torch.inference_mode():
+        with self._mode():
             self._y = self._module(self._x)
 
     def sync(self) -> None:
@@ -187,7 +215,20 @@ class _Network(common.Network):
             torch.cuda.synchronize(self._device)
 
     def fetch(self) -> list[np.ndarray]:
-        return [self._y.cpu().numpy().copy()]
+        return [self._y.detach().cpu().numpy().copy()]
+
+    def profile(self, passes: int) -> list[Profile]:
+        """Through ``torch.profiler``. Raises XframeError where the parts of it that are not public have changed."""
+
+        def step() -> None:
+            self.step()
+            self.sync()
+
+        network = (self._spec, self._shape[0], self._module)
+        try:
+            return pytorch_profile.profiles(*network, step, passes, self._device.type == "cuda", self._calls)
+        except (AttributeError, ImportError, LookupError, RuntimeError, TypeError, ValueError) as e:
+            raise XframeError(f"torch {torch.__version__} can't be profiled: {type(e).__name__}: {e}") from e
 
 
 class PyTorch:
@@ -207,12 +248,16 @@ class PyTorch:
     ) -> _Network:
         """The network in eager mode; float32 throughout, TF32 off.
 
+        Threads, oneDNN and cuDNN are set for the whole process: one network at a time.
+
         Raises
         ------
         UsageError
             The spec, the weights or the name of the device make no sense.
         Unavailable
             ``device`` is a GPU that torch does not see.
+        Unsupported
+            A switch of GPUs on a CPU.
         """
         index = common.device_index(device)
         seen = torch.cuda.device_count()
@@ -221,10 +266,16 @@ class PyTorch:
                 f"pytorch on {device}: torch {self.version} sees {seen} CUDA devices; use --device cpu, or install "
                 "a CUDA build of torch on a machine with a GPU"
             )
+        benchmark = options.get("cudnn_benchmark") == "on"
+        if benchmark and index is None:
+            raise Unsupported("cudnn_benchmark=on was asked for on a CPU, where there is no cuDNN: use --device cuda")
         torch.set_num_threads(threads)
+        torch.backends.cudnn.benchmark = benchmark
+        torch.backends.mkldnn.set_flags(_enabled=options.get("mkldnn", "on") == "on", _fp32_precision=None)
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
         start = time.perf_counter()
-        network = _Network(spec, weights, torch.device("cpu" if index is None else f"cuda:{index}"), batch, threads)
+        place = torch.device("cpu" if index is None else f"cuda:{index}")
+        network = _Network(spec, weights, place, batch, threads, options)
         network.seconds = {"load": time.perf_counter() - start}
         return network
 
@@ -266,7 +317,7 @@ class Compiled(PyTorch):
 
         Raises
         ------
-        UsageError, Unavailable
+        UsageError, Unavailable, Unsupported
             As ``PyTorch``; Unavailable also where there is no C++ compiler.
         XframeError
             Inductor failed; the message has its words.
