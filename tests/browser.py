@@ -1,4 +1,7 @@
-"""A headless Chromium that tests look at pages with, over its DevTools protocol."""
+"""A headless Chromium that tests look at pages with, over its DevTools protocol.
+
+``python -m tests.browser report.html terms-0 docs/terms.png`` makes a picture of one chart of a report.
+"""
 
 import asyncio
 import base64
@@ -6,8 +9,11 @@ import contextlib
 import json
 import shutil
 import subprocess
+import sys
+import tempfile
 import time
 import urllib.request
+from pathlib import Path
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 #: Seconds for anything that the browser is asked, on a busy machine.
@@ -20,7 +26,7 @@ class Browser:
 
     def __init__(self, folder):
         flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-port=0",
-                 "--no-first-run", "--disable-background-networking", "--disable-component-update",
+                 "--no-first-run", "--hide-scrollbars", "--disable-background-networking", "--disable-component-update",
                  f"--user-data-dir={folder}"]  # fmt: skip
         self._process = subprocess.Popen(
             [CHROMIUM, *flags, "about:blank"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
@@ -106,15 +112,18 @@ class Browser:
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
-    def screenshot(self, path, whole=True, clip=None):
+    def screenshot(self, path, clip, scale=1):
         """``clip``: (x, y, width, height) of the page, in its pixels."""
-        more = (
-            {}
-            if clip is None
-            else {"clip": {**dict(zip(("x", "y", "width", "height"), clip, strict=True)), "scale": 1}}
-        )
-        data = self.call("Page.captureScreenshot", captureBeyondViewport=whole, **more)["data"]
+        place = {**dict(zip(("x", "y", "width", "height"), clip, strict=True)), "scale": scale}
+        data = self.call("Page.captureScreenshot", captureBeyondViewport=True, clip=place)["data"]
         path.write_bytes(base64.b64decode(data))
+
+    def picture(self, page, chart, path, width=960):
+        """One chart of a report, for documentation, without its words."""
+        # so high that the picture needs no other height, by which the page would move
+        self.open(page, width, 8000, until="document.documentElement.dataset.drawn !== undefined")
+        box = f"document.querySelector('[data-figure={chart}]').getBoundingClientRect()"
+        self.screenshot(path, self.evaluate(f"(b => [b.x, b.y, b.width, b.height])({box})"), scale=2)
 
     def pdf(self, path):
         data = self.call("Page.printToPDF", preferCSSPageSize=True, printBackground=False)["data"]
@@ -130,3 +139,8 @@ class Browser:
         self._process.wait()
         self._loop.run_until_complete(asyncio.sleep(0.05))
         self._loop.close()
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as profile, contextlib.closing(Browser(Path(profile))) as shown:
+        shown.picture(Path(sys.argv[1]).resolve(), sys.argv[2], Path(sys.argv[3]))

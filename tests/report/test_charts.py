@@ -136,12 +136,24 @@ def test_the_roofline_has_each_layer_of_each_row_and_says_which_it_lacks(run, gr
         assert roof["y"][-1] == pytest.approx(216.0)
     marks = {t["name"]: t for t in chart.data if t["mode"] == "markers"}
     assert len(marks["pytorch"]["x"]) == 8  # the pool has no FLOP
-    assert len(marks["pytorch ort"]["x"]) == 5  # its layers have names of their own
-    assert "pytorch ort 3 layers" in chart.caption
+    assert len(marks["pytorch ort"]["x"]) == 8  # its layers have names of their own, and are as many
+    assert "not shown" not in chart.caption
     point = next(r for r in chart.rows if r[:2] == ("pytorch", "fc6"))
     work = next(w for w in run.layers[1] if w.name == "fc6")
     assert point[5] == f"{work.flop / (work.image_bytes + work.weight_bytes):.2f}"
     assert len({(t["marker"]["color"], t["marker"]["symbol"]) for t in marks.values()}) == len(marks)
+
+
+def test_layers_of_other_names_are_tied_by_their_order_if_they_are_as_many(run):
+    ort = run.measurements[3]
+    kernels = tuple(k for k in ort.kernels if k.layer != "node_fc7")
+    fewer = replace(ort, profiles=tuple(replace(p, kernels=kernels) for p in ort.profiles))
+    for m, count in ((ort, 8), (fewer, 5)):
+        (group,) = groups(replace(run, measurements=(m,)))
+        chart = roofline(group, run.layers[1], samples.MACHINE, "r")
+        assert len(chart.rows) == count
+        assert ("Not tied to a layer, and not shown: pytorch ort 3 layers." in chart.caption) == (count == 5)
+        assert [row[2] for row in chart.rows if row[1] == "fc7"] == ["fc_f32"] * (count == 8)
 
 
 def test_options_are_held_against_their_defaults(run):

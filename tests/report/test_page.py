@@ -122,7 +122,7 @@ def test_structure(shown):
 def test_each_chart_has_a_figure_words_and_a_table(shown):
     plots = {attrs["data-figure"]: attrs for attrs, _ in shown.all("div", **{"class": "plot"})}
     assert list(plots) == [
-        *("times-0", "times-1", "terms-0", "differences-0", "terms-1", "differences-1"),
+        *("times-0", "times-1", "terms-0", "forced-0", "differences-0", "terms-1", "forced-1", "differences-1"),
         *("sites-0", "speedup-0", "sites-1", "speedup-1", "roofline-0", "roofline-1", "options-0", "options-1"),
     ]
     assert all(attrs["role"] == "img" and len(attrs["aria-label"]) > 50 for attrs in plots.values())

@@ -1,6 +1,7 @@
 """The page in a browser: it draws its charts, complains of nothing, asks nobody, fits a phone, and prints."""
 
 import re
+import struct
 import zlib
 from dataclasses import replace
 
@@ -49,7 +50,7 @@ def test_size(path):
 def test_all_charts_are_drawn_without_a_complaint_or_a_request(browser, path, dark):
     browser.open(path, dark=dark, until=OPENED)
     drawn = browser.evaluate(DRAWN)
-    assert len(drawn) == 14
+    assert len(drawn) == 16
     assert all(count >= 1 for count in drawn.values()), drawn
     assert browser.complaints == []
     assert browser.requests == [path.as_uri()]
@@ -69,7 +70,7 @@ def test_the_scheme_may_change_while_it_is_open(browser, path):
 def test_bars_are_where_their_numbers_are(browser, path):
     browser.open(path, until=OPENED)
     count = "document.querySelectorAll('[data-figure=terms-0] .bars .point').length"
-    assert browser.evaluate(count) == 6 * 8  # rows, terms
+    assert browser.evaluate(count) == 4 * 8  # rows, terms
     assert (
         browser.evaluate(
             "document.querySelectorAll('[data-figure=sites-0] .hm image, [data-figure=sites-0] .hm rect').length"
@@ -96,10 +97,19 @@ def test_without_scripts_all_numbers_are_there(browser, path):
 def test_a_browser_that_can_t_inflate_is_told(browser, path):
     script = browser.call("Page.addScriptToEvaluateOnNewDocument", source="delete window.DecompressionStream")
     try:
-        browser.open(path, until="document.querySelectorAll('.failed').length >= 14")
+        browser.open(path, until="document.querySelectorAll('.failed').length >= 16")
     finally:
         browser.call("Page.removeScriptToEvaluateOnNewDocument", identifier=script["identifier"])
     assert "its numbers are below" in browser.evaluate("document.querySelector('.plot').textContent")
+
+
+def test_a_chart_can_be_a_picture(browser, path, tmp_path):
+    browser.picture(path, "terms-0", tmp_path / "terms.png")
+    content = (tmp_path / "terms.png").read_bytes()
+    width, height = struct.unpack(">II", content[16:24])
+    assert content.startswith(b"\x89PNG")
+    assert width > 1600
+    assert 500 < height < 1400
 
 
 def test_names_run_nothing(browser, path):

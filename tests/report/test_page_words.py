@@ -98,6 +98,17 @@ def test_many_rows_are_told_against_the_fastest_alone(run):
     assert len(words.pairs(many)) == len(many) - 1
 
 
+def test_a_decomposition_that_is_not_to_be_relied_on_says_so(run):
+    found = explained(run)
+    (group,) = groups(run)
+    assert not any(s.startswith("Take with care") for s in words.summary(run, group, found))
+    torch = found[0]
+    residual = replace(torch["residual"], seconds=-0.05 * torch.wall.seconds)
+    bad = replace(torch, terms=(*torch.terms[:-1], residual), unattributed=0.021 * torch.wall.seconds)
+    (line,) = [s for s in words.summary(run, group, [bad, *found[1:]]) if s.startswith("Take with care")]
+    assert line == "Take with care: the residual is -5% and kernels of no known kind are 2% of the time of pytorch."
+
+
 def test_the_best_kernels_the_failures_and_the_options(run):
     (group,) = groups(run)
     lines = words.summary(run, group, ())

@@ -69,7 +69,7 @@ def layout(height: int, **more: Any) -> dict[str, Any]:
 
 def headings(texts: Sequence[str]) -> list[dict[str, Any]]:
     """A line of text above each bar, from its left end: a label beside it would leave no room for it on a phone."""
-    place = {"xref": "paper", "x": 0, "xanchor": "left", "yref": "y", "yanchor": "bottom", "yshift": 15}
+    place = {"xref": "paper", "x": 0, "xanchor": "left", "yref": "y", "yanchor": "bottom", "yshift": 18}
     return [
         {
             **place,

@@ -81,12 +81,13 @@ def roofline(group: Group, layers: Sequence[LayerWork], machine: Machine, name: 
 
 def _points(entry: Entry, layers: Sequence[LayerWork]) -> list[Point]:
     work, names = _work(layers)
+    known = _layers(entry, layers)
     passes: list[Counter[_Key]] = []
     kernels: dict[_Key, dict[str, None]] = {}
     for profile in entry.measurement.profiles:
         one: Counter[_Key] = Counter()
         for kernel, seconds in zip(profile.kernels, shares(profile.kernels), strict=True):
-            key = kernel.site or kernel.layer
+            key = kernel.site or known.get(kernel.layer, kernel.layer)
             one[key] += float(seconds)  # type: ignore[assignment]
             kernels.setdefault(key, {})[kernel.name] = None
         passes.append(one)
@@ -95,6 +96,20 @@ def _points(entry: Entry, layers: Sequence[LayerWork]) -> list[Point]:
         seconds = median(p[key] for p in passes) if passes else 0.0
         if seconds and flop and size:
             found.append(Point(entry, names[key], tuple(kernels[key]), seconds, flop, size))
+    return found
+
+
+def _layers(entry: Entry, layers: Sequence[LayerWork]) -> dict[str, str]:
+    """The network's layers by the names that a backend has for them: of one kind in their order, if as many."""
+    names = {layer.name for layer in layers}
+    found: dict[str, str] = {}
+    for kind in {layer.kind for layer in layers if layer.site is None}:
+        theirs = list(dict.fromkeys(
+            k.layer for k in sorted(entry.measurement.kernels, key=lambda k: k.start) if k.kind == kind and k.layer
+        ))  # fmt: skip
+        ours = [layer.name for layer in layers if layer.kind == kind]
+        if len(theirs) == len(ours) and not names & set(theirs):
+            found.update(zip(theirs, ours, strict=True))
     return found
 
 
@@ -118,7 +133,7 @@ def _joined(group: Group, layers: Sequence[LayerWork]) -> str:
         for e in group.timed
         if not e.case.options and e.measurement.profiles and (found := len(_points(e, layers))) < wanted
     ]
-    return f"Not tied to a layer by name, and not shown: {'; '.join(lacking)}." if lacking else ""
+    return f"Not tied to a layer, and not shown: {'; '.join(lacking)}." if lacking else ""
 
 
 def _roof(machine: Machine, number: int, left: float, right: float) -> dict[str, Any]:

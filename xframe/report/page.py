@@ -32,6 +32,10 @@ from xframe.results import Run
 from xframe.store import finite
 from xframe.worker.wire import plain
 
+TERMS_CAPTION = (
+    "Each bar is the median time of a row; its parts sum to it, those below zero to the left. Thin lines are 95 %"
+    " intervals, each at the end of its part; the triangle below is the whole."
+)
 #: Rows of a chart's table that are worth their paper.
 PRINTED = 60
 
@@ -145,12 +149,12 @@ def _terms(every: Sequence[Group], decompositions: Sequence[Decomposition], draw
         own = words.own(group, decompositions)
         if not own:
             continue
-        named = [(words.called(d), d) for d in own]
-        body += drawn([terms(
-            named, f"terms-{i}", group.title,
-            "Each bar is the median time of a row; its parts sum to it, those below zero to the left. Thin lines are"
-            " 95 % intervals, each at the end of its part; the triangle below is the whole.",
-        )])  # fmt: skip
+        free = words.peers(own)
+        forced = [d for d in own if d not in free]
+        body += drawn([
+            terms(_named(free), f"terms-{i}", group.title, TERMS_CAPTION),
+            terms(_named(forced), f"forced-{i}", f"Forced lowerings: {group.title}", TERMS_CAPTION) if forced else None,
+        ])  # fmt: skip
         pairs = [(p.name, p.difference) for p in words.pairs(own)]
         if pairs:
             body += drawn([terms(
@@ -158,26 +162,26 @@ def _terms(every: Sequence[Group], decompositions: Sequence[Decomposition], draw
                 "What the first row takes longer than the second, term by term; to the left, where it takes less.",
             )])  # fmt: skip
         body += items(map(_led, words.further(group, decompositions)))
-        body += tag("h3", f"How sure this is: {esc(group.title)}") + _told(named)
+        body += tag("h3", f"How sure this is: {esc(group.title)}") + _told(_named(own))
     if not body:
         return tag("p", "No row of this run has a profile that could be explained: xframe explain makes one that has.")
     meanings = "".join(tag("dt", esc(name)) + tag("dd", esc(text)) for name, text in MEANINGS.items())
     return tag("details", tag("summary", "what the terms are") + tag("dl", meanings), cls="numbers") + body
 
 
+def _named(decompositions: Sequence[Decomposition]) -> list[tuple[str, Decomposition]]:
+    return [(words.called(d), d) for d in decompositions]
+
+
 def _told(named: Sequence[tuple[str, Decomposition]]) -> str:
     """How far each decomposition can be trusted: what nobody claims, what profiling changed, and its notes."""
     head = ("row", "residual of the whole", "kernels of no known kind", "profiled steps slower by", "notes")
     cells = [
-        [esc(called), f"{_residual(d):.1%}", f"{d.unattributed_share:.1%}",
+        [esc(called), f"{words.residual(d):.1%}", f"{d.unattributed_share:.1%}",
          f"{d.perturbation / d.wall.seconds:+.1%}", items(map(esc, d.notes))]
         for called, d in named
     ]  # fmt: skip
     return table(head, cells, (1, 2, 3), "how far the decompositions can be trusted")
-
-
-def _residual(decomposition: Decomposition) -> float:
-    return sum(t.seconds for t in decomposition.terms if t.name == "residual") / decomposition.wall.seconds
 
 
 def _sites(run: Run, every: Sequence[Group], drawn) -> str:

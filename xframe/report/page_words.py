@@ -19,6 +19,9 @@ from xframe.report.page_rows import Entry, Group, counted, heading, listed, ms, 
 from xframe.report.page_sites import SiteTimes
 from xframe.results import Run
 
+#: Shares of a row's time above which a decomposition is doubtful: its residual, and kernels of no known kind.
+RESIDUAL, UNATTRIBUTED = 0.03, 0.02
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -106,7 +109,22 @@ def _explained(decompositions: Sequence[Decomposition]) -> tuple[list[str], list
     goes = [explain_words.goes(d) for d in free]
     short, rest = ([explain_words.difference(p.fast, p.slow) for p in some]
                    for some in (near, [p for p in found if p not in near]))  # fmt: skip
+    doubts = [d for d in map(_doubt, free) if d]
+    short += [f"Take with care: {'; '.join(doubts)}."] if doubts else []
     return (short + goes, rest) if len(free) <= 2 else (short, goes + rest)
+
+
+def residual(decomposition: Decomposition) -> float:
+    """Its residual as a share of the whole."""
+    return sum(t.seconds for t in decomposition.terms if t.name == "residual") / decomposition.wall.seconds
+
+
+def _doubt(decomposition: Decomposition) -> str:
+    """What of a decomposition is too large to rely on the rest of it; empty where nothing is."""
+    left, unknown = residual(decomposition), decomposition.unattributed_share
+    found = [f"the residual is {left:.0%}"] if abs(left) > RESIDUAL else []
+    found += [f"kernels of no known kind are {unknown:.0%}"] if unknown > UNATTRIBUTED else []
+    return f"{listed(found)} of the time of {called(decomposition)}" if found else ""
 
 
 def _fastest(timed: Sequence[Entry]) -> str:
