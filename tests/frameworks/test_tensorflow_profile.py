@@ -146,23 +146,37 @@ def test_the_other_onednn_is_not_honoured():
 
 
 CODE = """
-import json, sys
+import sys
 from nets import SMALL
 from test_tensorflow_profile import built
-print(sorted({k.algorithm for k in built(SMALL, {"onednn": sys.argv[1]}).profile(1)[0].kernels if k.site}))
+network = built(SMALL, dict(a.split("=") for a in sys.argv[1:]))
+print(sorted({k.algorithm for k in network.profile(1)[0].kernels if k.site}), network.environment["inter_op_threads"])
 """
 
 
-def test_onednn_is_a_switch():
-    """The other way than by default, with the variables of its registry row, in a process as a worker is."""
+def test_switches_of_a_process():
+    """The other way than by default, with the variables of the registry row, in a process as a worker is."""
     value = "off" if tensorflow._onednn() else "on"
-    variables = registry.variables(registry.FRAMEWORKS, "tensorflow", [("onednn", value)])
+    options = {"onednn": value, "inter_op_threads": "2"}
+    variables = registry.variables(registry.FRAMEWORKS, "tensorflow", options.items())
     environment = {**os.environ, **variables, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run(
-        [sys.executable, "-c", CODE, value], cwd=Path(__file__).parent, env=environment, capture_output=True, text=True
-    )
+    command = [sys.executable, "-c", CODE, *(f"{name}={value}" for name, value in options.items())]
+    done = subprocess.run(command, cwd=Path(__file__).parent, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert ("eigen" in done.stdout.splitlines()[-1]) == (value == "off")
+    said = done.stdout.splitlines()[-1]
+    assert ("eigen" in said) == (value == "off")
+    assert said.endswith(" 2")
+
+
+def test_other_switches_of_a_process_are_refused():
+    built(SMALL)
+    with pytest.raises(NotHonoured, match="inter_op_threads=2"):
+        tensorflow.TensorFlow().build(SMALL, zoo.weights(SMALL), "cpu", 2, 2, {"inter_op_threads": "2"})
+
+
+def test_every_switch_of_the_row_is_tested():
+    switches = {s.name for s in registry.FRAMEWORKS["tensorflow"].switches}
+    assert switches == {"onednn", "xla", "data_format", "weights", "inter_op_threads"}
 
 
 def test_scopes_of_odd_names(silent):

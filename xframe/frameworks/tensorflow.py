@@ -127,12 +127,20 @@ def network(spec: ModelSpec, w: Weights, x, ops: Mapping[str, Callable[..., Any]
     return tf.identity(values[spec.layers[-1].name], "output")
 
 
-def _threads(threads: int) -> tuple[str, ...]:
-    """Set both thread pools, or tell that they were made earlier in this process with another size."""
+def _threads(threads: int, nodes: int) -> tuple[str, ...]:
+    """Set both thread pools, or tell that the first was made earlier in this process with another size.
+
+    Raises NotHonoured when the second, whose threads run the nodes of a graph, was.
+    """
     try:
         tf.config.threading.set_intra_op_parallelism_threads(threads)
-        tf.config.threading.set_inter_op_parallelism_threads(1)
+        tf.config.threading.set_inter_op_parallelism_threads(nodes)
     except RuntimeError:
+        if tf.config.threading.get_inter_op_parallelism_threads() != nodes:
+            raise NotHonoured(
+                f"tensorflow with inter_op_threads={nodes}: TensorFlow was started with another number here, and keeps "
+                "it; use a new process"
+            ) from None
         have = tf.config.threading.get_intra_op_parallelism_threads()
         if have != threads:
             return (f"tensorflow was started with {have or 'its default of'} threads and can't change to {threads}",)
@@ -290,7 +298,8 @@ class TensorFlow:
         first step and save 4 % of a step. The thread pools can be sized once per process.
 
         Options: ``onednn`` (``auto``: TensorFlow decides, by the CPU), ``xla`` (``jit_compile``), ``data_format``, and
-        ``weights``: ``constants`` of the graph or ``arguments`` of the function, all of them, instead of the above.
+        ``weights``: ``constants`` of the graph or ``arguments`` of the function, all of them, instead of the above,
+        ``inter_op_threads``: so many nodes at a time.
 
         Raises
         ------
@@ -301,7 +310,7 @@ class TensorFlow:
         Unsupported
             A layer has no kernel in this data format on this device.
         NotHonoured
-            oneDNN is on in this process and should be off, or the other way round.
+            oneDNN is on in this process and should be off, or the other way round; or the number of nodes at a time.
         """
         index = common.device_index(device)
         seen = len(tf.config.list_physical_devices("GPU"))
@@ -316,7 +325,7 @@ class TensorFlow:
                 f"tensorflow with onednn={wanted}: TensorFlow was imported with the other choice here; it reads "
                 "TF_ENABLE_ONEDNN_OPTS at its import"
             )
-        notes = _threads(threads)
+        notes = _threads(threads, int(options.get("inter_op_threads", "1")))
         tf.config.experimental.enable_tensor_float_32_execution(False)
         start = time.perf_counter()
         place = "/CPU:0" if index is None else f"/GPU:{index}"
