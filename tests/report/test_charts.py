@@ -13,7 +13,7 @@ from xframe.report.charts import label
 from xframe.report.charts_options import options
 from xframe.report.charts_roofline import roofline
 from xframe.report.charts_sites import speedup_map, time_map
-from xframe.report.charts_terms import terms
+from xframe.report.charts_terms import rows, terms
 from xframe.report.charts_times import times
 from xframe.report.page_rows import groups
 from xframe.report.page_sites import SiteTimes
@@ -74,11 +74,13 @@ def test_terms_are_stacked_with_their_signs_and_intervals():
     assert whiskers["x"] == pytest.approx([6.0, -1.0, 9.0, 8.0])  # ends of the stack, and the whole
     assert whiskers["error_x"]["array"] == pytest.approx([0.2] * 4)
     assert whiskers["error_x"]["arrayminus"] == pytest.approx([0.1] * 4)
-    assert [row[1:4] for row in chart.rows] == [
+    assert chart.head == ("ms", "a row")
+    assert [row[0] for row in chart.rows] == ["wall", "floor", "quality", "overhead"]
+    assert chart.rows[2] == ("quality", "-1.00 (-1.10 to -0.800)")
+    assert [row[1:4] for row in rows("a row", d)] == [
         ("wall", "", "8.00"), ("floor", "", "6.00"), ("floor", "fc6", "5.00"), ("floor", "fc7", "1.00"),
         ("quality", "", "-1.00"), ("overhead", "", "3.00"),
     ]  # fmt: skip
-    assert {t["marker"]["color"] for t in bars.values()} != 1
     assert len({(t["marker"]["color"], t["marker"]["pattern"]["shape"]) for t in bars.values()}) == 3
 
 

@@ -48,6 +48,7 @@ MEANINGS = {
     "overhead": "time in which no kernel runs: calls, dispatch, allocation, gaps",
     "residual": "what the other terms leave of the timed pass: profiled and timed passes are not the same ones",
 }
+#: Of the table of every part of every term.
 HEAD = ("row", "term", "part", "ms", "95 % interval", "share")
 
 
@@ -71,10 +72,20 @@ def terms(named: Sequence[tuple[str, Decomposition]], name: str, title: str, cap
             yaxis=rows_axis(count),
             annotations=headings(texts),
         ),
-        HEAD,
-        [cells for called, d in named for cells in rows(called, d)],
-        (3, 4, 5),
+        ("ms", *(called for called, _ in named)),
+        [_across("wall", [d.wall for d in decompositions])]
+        + [_across(term, [_term(d, term) for d in decompositions]) for term in shown],
+        tuple(range(1, count + 1)),
     )
+
+
+def _term(decomposition: Decomposition, name: str) -> Term | None:
+    return next((t for t in decomposition.terms if t.name == name), None)
+
+
+def _across(name: str, found: Sequence[Term | None]) -> Sequence[str]:
+    """One term of all rows, with its intervals."""
+    return (name, *("-" if t is None else f"{ms(t.seconds)} ({ms(t.low)} to {ms(t.high)})" for t in found))
 
 
 def rows(called: str, decomposition: Decomposition) -> Iterator[Sequence[str]]:

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from xframe.analysis.ablations import ablations
 from xframe.analysis.decomposition import Decomposition
-from xframe.report import charts_terms, page_words
+from xframe.report import page_words
 from xframe.report.ablation_terminal import title
 from xframe.report.charts import Chart
 from xframe.report.charts_options import options
 from xframe.report.charts_roofline import roofline
 from xframe.report.charts_sites import speedup_map, time_map
+from xframe.report.charts_terms import terms
 from xframe.report.charts_times import times
 from xframe.report.page_html import clean
 from xframe.report.page_rows import groups
@@ -63,12 +64,10 @@ def _lines(run: Run, decompositions: Sequence[Decomposition], name: str, sha256:
             yield "### Where the time goes\n"
             yield from (f"- {text(s)}" for s in page_words.further(group, decompositions))
             yield ""
-            rows = [cells for d in own for cells in charts_terms.rows(page_words.called(d), d)]
-            yield from table(charts_terms.HEAD, rows, (3, 4, 5))
-            pairs = [(p.name, p.difference) for p in page_words.pairs(own)]
-            if pairs:
-                yield "### Differences\n"
-                yield from table(charts_terms.HEAD, [c for n, d in pairs for c in charts_terms.rows(n, d)], (3, 4, 5))
+            free = page_words.peers(own)
+            yield from _terms([(page_words.called(d), d) for d in free])
+            yield from _terms([(page_words.called(d), d) for d in own if d not in free])
+            yield from _terms([(p.name, p.difference) for p in page_words.pairs(own)])
         layers = run.layers.get(group.case.batch, ())
         found = SiteTimes.of(group, layers)
         if found is not None:
@@ -91,6 +90,12 @@ def _lines(run: Run, decompositions: Sequence[Decomposition], name: str, sha256:
             yield from _chart(options(one, f"options-{i}"), title(one.default.case))
     yield "## Environment\n"
     yield from table(("fact", "value"), [f for f in flat(run.environment) if not f[0].startswith("request.")])
+
+
+def _terms(named: Sequence[tuple[str, Decomposition]]) -> Iterator[str]:
+    if named:
+        chart = terms(named, "", "", "")
+        yield from table(chart.head, chart.rows, chart.numbers)
 
 
 def _chart(chart: Chart | None, heading: str) -> Iterator[str]:

@@ -22,7 +22,9 @@ from xframe.report.charts import Chart
 from xframe.report.charts_options import options
 from xframe.report.charts_roofline import roofline
 from xframe.report.charts_sites import speedup_map, time_map
+from xframe.report.charts_terms import HEAD as TERMS_HEAD
 from xframe.report.charts_terms import MEANINGS, terms
+from xframe.report.charts_terms import rows as rows_of_terms
 from xframe.report.charts_times import times
 from xframe.report.page_html import document, esc, items, style, table, tag
 from xframe.report.page_rows import Group, groups
@@ -163,6 +165,9 @@ def _terms(every: Sequence[Group], decompositions: Sequence[Decomposition], draw
             )])  # fmt: skip
         body += items(map(_led, words.further(group, decompositions)))
         body += tag("h3", f"How sure this is: {esc(group.title)}") + _told(_named(own))
+        parts = [[esc(c) for c in cells] for called, d in _named(own) for cells in rows_of_terms(called, d)]
+        whole = table(TERMS_HEAD, parts, (3, 4, 5), f"all parts of all terms: {group.title}")
+        body += tag("details", tag("summary", "all parts of all terms") + whole, cls="long")
     if not body:
         return tag("p", "No row of this run has a profile that could be explained: xframe explain makes one that has.")
     meanings = "".join(tag("dt", esc(name)) + tag("dd", esc(text)) for name, text in MEANINGS.items())

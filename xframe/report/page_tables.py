@@ -8,7 +8,7 @@ from typing import Any
 from xframe.analysis.labels import words
 from xframe.report.page_html import esc, items, table, tag
 from xframe.report.page_rows import Entry, Group, counted, ms, options_words
-from xframe.results import Run
+from xframe.results import Machine, Run
 from xframe.store import row
 
 #: Samples that a page holds at most, as text; the others are in the run.json alone, and the page says so.
@@ -131,11 +131,7 @@ def environment(run: Run) -> str:
     """The machine, its state and the versions, each fact on a line; then what is of single rows."""
     facts = [(k, v) for k, v in flat(run.environment) if not k.startswith("request.")]
     asked = [(k, v) for k, v in flat(run.environment) if k.startswith("request.")]
-    machines = [
-        (f"{threads} threads reach", f"{m.flop_per_s / 1e9:.1f} GFLOP/s; " + ", ".join(
-            f"{level.name} {level.bytes_per_s / 1e9:.1f} GB/s" for level in m.levels
-        )) for threads, m in run.machines.items()
-    ]  # fmt: skip
+    machines = [(f"{counted(threads, 'thread')} reach", _reaches(m)) for threads, m in run.machines.items()]
     own: dict[tuple[str, str], list[int]] = {}
     for number, m in enumerate(run.measurements, 1):
         for fact in flat(m.environment):
@@ -150,6 +146,14 @@ def environment(run: Run) -> str:
             shown = table(head, [[esc(c) for c in line] for line in cells], label=title)
             body += tag("details", tag("summary", title) + shown)
     return body
+
+
+def _reaches(machine: Machine) -> str:
+    """The roofs, and how far they can be trusted."""
+    parts = [f"{machine.flop_per_s / 1e9:.1f} GFLOP/s"]
+    parts += [f"{level.name} {level.bytes_per_s / 1e9:.1f} GB/s" for level in machine.levels]
+    parts += [f"measured while other processes used {machine.load:.1f} CPUs"] if machine.load >= 0.05 else []
+    return ", ".join(parts)
 
 
 def flat(facts: Mapping[str, Any], start: str = "") -> Iterator[tuple[str, str]]:
