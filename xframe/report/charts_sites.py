@@ -109,6 +109,7 @@ def _map(
         [data],
         layout(
             TOP + HEIGHT * len(times.sites),
+            showlegend=False,
             xaxis={**plain, "side": "top", "tickangle": 0, "tickvals": list(range(len(columns))), "ticktext": columns},
             yaxis={**plain, "autorange": "reversed", "tickvals": list(range(len(sites))), "ticktext": sites},
         ),
