@@ -71,7 +71,7 @@ def test_a_refused_question_is_told_and_is_exit_code_1(xframe, fakes):  # noqa: 
     fakes(pytorch="Native")
     code, out, _ = xframe("explain", *FAST, "--if", "conv2=fft")
     assert code == 1
-    assert "it was not run: UNSUPPORTED, fft at conv2" in " ".join(out.split())
+    assert "It was not run: UNSUPPORTED, fft at conv2" in " ".join(out.split())
 
 
 def test_a_bad_row_sets_the_exit_code(xframe, fakes, plugins):  # noqa: F811

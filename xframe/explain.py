@@ -38,7 +38,8 @@ Lowerings = tuple[tuple[ConvSite, str], ...]
 
 @dataclass(frozen=True)
 class If:
-    """What if ``framework`` (None: every row) used other lowerings? ``lowerings``: by name of the layer."""
+    """What if ``framework`` (None: every row) used other lowerings? ``lowerings``: by name of the layer; ``text``: how
+    it was asked, without the framework."""
 
     text: str
     framework: str | None
@@ -62,7 +63,8 @@ class If:
         head, colon, rest = text.partition(":")
         framework = _framework(head.strip(), frameworks, text) if colon and "=" not in head else None
         found: dict[str, str] = {}
-        for part in (rest if framework else text).split(","):
+        asked = (rest if framework else text).strip()
+        for part in asked.split(","):
             what, sign, lowering = (p.strip() for p in part.rpartition("="))
             if not sign or not what:
                 raise UsageError(f"--if {text!r}: give LAYERS=LOWERING, like conv2-conv5=winograd")
@@ -70,7 +72,7 @@ class If:
             for one in _named(what, layers, text):
                 if found.setdefault(one, name) != name:
                     raise UsageError(f"--if {text!r} names two lowerings for {one}")
-        return If(text, framework, tuple(found.items()))
+        return If(asked, framework, tuple(found.items()))
 
 
 def _framework(name: str, frameworks: Sequence[str], text: str) -> str | None:

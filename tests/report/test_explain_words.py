@@ -129,7 +129,7 @@ CASE = Case("m", "pytorch", "native", Plan(), "cpu", 1, 2)
 ASKED = Counterfactual(
     CASE,
     "conv2-conv3=winograd",
-    (Change("conv2", "direct", "winograd"), Change("conv3", None, "winograd")),
+    (Change("conv2", "direct", "winograd"), Change("conv3", "gemm", "winograd")),
     term("replaced", -2.5, 0.1),
     term("predicted", -2.0, 0.2),
     term("measured", -1.9, 0.3),
@@ -139,20 +139,29 @@ ASKED = Counterfactual(
 def test_a_counterfactual_in_words():
     assert explain_words.counterfactual(ASKED) == (
         "If pytorch used conv2-conv3=winograd at batch 1, 2 threads (winograd instead of direct at conv2; winograd"
-        " instead of an unknown algorithm at conv3): with the executor's kernels there -2.50 +- 0.10 ms is predicted;"
-        " with its own kernels' quality -2.00 +- 0.20 ms; in the executor -2.00 +- 0.20 ms is predicted and"
-        " -1.90 +- 0.30 ms measured."
+        " instead of gemm at conv3): predicted -2.50 +- 0.10 ms with the executor's kernels there, -2.00 +- 0.20 ms"
+        " with kernels of its own quality. The executor, which ran both plans: predicted -2.00 +- 0.20 ms, measured"
+        " -1.90 +- 0.30 ms."
     )
 
 
-def test_a_refused_counterfactual_and_one_that_changes_nothing():
-    refused = replace(ASKED, measured=None, predicted=None, replaced=None, outcome=Outcome.UNSUPPORTED, reason="wide",
-                      notes=("nothing is predicted",))  # fmt: skip
-    assert explain_words.counterfactual(refused).endswith("it was not run: UNSUPPORTED, wide. Nothing is predicted.")
+def test_of_an_unknown_algorithm_no_kernels_of_the_same_quality_are_promised():
+    unknown = replace(ASKED, changes=(Change("conv2", None, "winograd"),), notes=("a note", "another"))
+    text = explain_words.counterfactual(unknown)
+    assert "winograd instead of an unknown algorithm at conv2" in text
+    assert "quality" not in text
+    assert text.endswith("measured -1.90 +- 0.30 ms. (a note; another.)")
+
+
+def test_a_refused_counterfactual_one_that_is_not_run_and_one_that_changes_nothing():
+    nothing = replace(ASKED, measured=None, predicted=None, replaced=None)
+    refused = explain_words.counterfactual(replace(nothing, outcome=Outcome.UNSUPPORTED, reason="wide"))
+    assert refused.endswith("conv3). It was not run: UNSUPPORTED, wide.")
+    assert explain_words.counterfactual(replace(ASKED, measured=None)).endswith("so that nothing is measured.")
     same = Counterfactual(CASE, "all=direct", ())
-    assert explain_words.counterfactual(same) == "If pytorch used all=direct at batch 1, 2 threads: nothing changes."
+    assert explain_words.counterfactual(same) == "If pytorch used all=direct at batch 1, 2 threads. Nothing changes."
     small = explain_words.counterfactual(replace(ASKED, measured=term("measured", 0.1, 0.3)))
-    assert "+0.10 +- 0.30 ms (not distinguishable from 0) measured" in small
+    assert "measured +0.10 +- 0.30 ms (not distinguishable from 0)" in small
 
 
 def test_all_sentences_the_differences_first_and_rows_without_a_decomposition_too():

@@ -214,37 +214,34 @@ def unexplained(m: Measurement) -> str:
 
 def counterfactual(c: Counterfactual) -> str:
     """What the changed lowerings would give the row, and what they gave the executor."""
-    whose = row(c.case)
-    if not c.changes and c.outcome == Outcome.OK:
-        return f"If {whose} used {c.asked} at {where(c.case)}: nothing changes. {_notes(c)}".rstrip()
+    text = f"If {row(c.case)} used {c.asked} at {where(c.case)}"
     moves: dict[tuple[str, str], list[str]] = {}
     for site, used, asked in c.changes:
         moves.setdefault((used or "an unknown algorithm", asked), []).append(site)
-    told = "; ".join(f"{asked} instead of {used} at {', '.join(sites)}" for (used, asked), sites in moves.items())
-    text = f"If {whose} used {c.asked} at {where(c.case)} ({told}):" if told else f"If {whose} used {c.asked}:"
+    if moves:
+        told = "; ".join(f"{asked} instead of {used} at {', '.join(sites)}" for (used, asked), sites in moves.items())
+        text += f" ({told})"
     terms = [t for t in (c.replaced, c.predicted, c.measured) if t is not None]
     scale = Scale(max((abs(t.seconds) for t in terms), default=0.0), 2)
-    parts = []
-    if c.replaced is not None:
-        parts.append(f"with the executor's kernels there {_change(c.replaced, scale)} is predicted")
-    if c.predicted is not None:
-        parts.append(f"with its own kernels' quality {_change(c.predicted, scale)}")
-        executor = f"in the executor {_change(c.predicted, scale)} is predicted"
-        parts.append(f"{executor} and {_change(c.measured, scale)} measured" if c.measured else f"{executor}, not run")
-    elif c.measured is not None:
-        parts.append(f"in the executor {_change(c.measured, scale)} is measured")
+    own = [f"{_change(c.replaced, scale)} with the executor's kernels there"] if c.replaced is not None else []
+    if c.predicted is not None and all(change.used for change in c.changes):
+        own.append(f"{_change(c.predicted, scale)} with kernels of its own quality")
+    text += f": predicted {', '.join(own)}." if own else "."
     if c.outcome != Outcome.OK:
-        parts.append(f"it was not run: {c.outcome.value}, {c.reason}")
-    return f"{text} {'; '.join(parts)}. {_notes(c)}".rstrip()
+        text += f" It was not run: {c.outcome.value}, {c.reason}."
+    elif not c.changes:
+        text += " Nothing changes."
+    elif c.measured is None:
+        text += " The executor has no row of the lowerings that it uses, so that nothing is measured."
+    else:
+        before = f"predicted {_change(c.predicted, scale)}, " if c.predicted is not None else ""
+        text += f" The executor, which ran both plans: {before}measured {_change(c.measured, scale)}."
+    return text + (f" ({'; '.join(c.notes)}.)" if c.notes else "")
 
 
 def _change(term: Term, scale: Scale) -> str:
     sign = "+" if term.seconds > 0 and not scale.is_zero(term.seconds) else ""
     return f"{sign}{scale.within(term)} ms" + ("" if known(term) else " (not distinguishable from 0)")
-
-
-def _notes(c: Counterfactual) -> str:
-    return " ".join(f"{note[0].upper()}{note[1:]}." for note in c.notes)
 
 
 def prediction(m: Measurement) -> str:
