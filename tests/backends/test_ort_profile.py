@@ -34,13 +34,16 @@ def joined(sites, *nodes):
     return Join(found, Nodes([helper.make_node(op, i, o, name) for op, name, i, o in nodes]))
 
 
-def two_runs(*events, ts=1000, dur=100):
-    """A run that is not looked at, then one with ``events``."""
-    return [session("model_run", 0, 50), node("warm", 10, 5), session("model_run", ts, dur), *events]
+def three_runs(*events, ts=1000, dur=100):
+    """Two that are not looked at, then one with ``events``."""
+    before = [session("model_run", 0, 50), node("first", 10, 5), session("model_run", 60, 50), node("warm", 70, 5)]
+    return [*before, session("model_run", ts, dur), *events]
 
 
-def test_the_second_run_is_read_and_placed_where_it_began():
-    events = two_runs(session("SequentialExecutor::Execute", 1005, 90), node("c", 1010, 5), node("r", 1020, 2, "Relu"))
+def test_the_third_run_is_read_and_placed_where_it_began():
+    events = three_runs(
+        session("SequentialExecutor::Execute", 1005, 90), node("c", 1010, 5), node("r", 1020, 2, "Relu")
+    )
     (profile,) = read(events, [Pass(980e-6, 150e-6)], joined([("c", SITE)], ("Conv", "c", ["x", "w"], ["a"])))
     assert profile.wall == 150e-6
     assert [(k.name, k.kind, k.layer, k.site) for k in profile.kernels] == [
@@ -59,13 +62,13 @@ def test_the_second_run_is_read_and_placed_where_it_began():
 
 
 def test_another_clock_puts_the_run_into_the_middle():
-    (profile,) = read(two_runs(node("c", 1010, 5)), [Pass(12345.0, 150e-6)], joined([]))
+    (profile,) = read(three_runs(node("c", 1010, 5)), [Pass(12345.0, 150e-6)], joined([]))
     assert profile.host[0].end == pytest.approx(25e-6)
     assert profile.host[-1].start == pytest.approx(125e-6)
 
 
 def test_runs_that_are_missing_are_said():
-    with pytest.raises(XframeError, match="has 1 runs, 2 were made"):
+    with pytest.raises(XframeError, match="has 1 runs, 3 were made"):
         read([session("model_run", 0, 50)], [Pass(0.0, 1.0)], joined([]))
 
 
@@ -119,7 +122,7 @@ def test_a_scaling_of_channels_made_a_convolution_is_none():
 
 def test_kernels_of_a_gpu_belong_to_the_node_before_them():
     gpu = {"provider": "CUDAExecutionProvider"}
-    events = two_runs(
+    events = three_runs(
         node("c", 1010, 5, **gpu),
         {"cat": "Kernel", "name": "implicit_convolve_sgemm", "ts": 1030, "dur": 20, "args": {}},
         {"cat": "Kernel", "name": "add_bias", "ts": 1050, "dur": 5, "args": {}},
@@ -134,7 +137,7 @@ def test_kernels_of_a_gpu_belong_to_the_node_before_them():
 
 
 def test_a_node_that_runs_others_is_no_kernel():
-    events = two_runs(node("inner", 1010, 5, "Relu"), node("outer", 1005, 20, "If"))
+    events = three_runs(node("inner", 1010, 5, "Relu"), node("outer", 1005, 20, "If"))
     (profile,) = read(events, [Pass(980e-6, 150e-6)], joined([]))
     assert [k.name for k in profile.kernels] == ["Relu inner"]
 
