@@ -185,11 +185,11 @@ def compare(request: Request, on_progress: Progress | None = None, command: Sequ
     asked = request.resolved()
     progress(f"loading {asked.model}")
     subject = Subject.of(asked.model)
-    asked = replace(asked, batches=_batches(asked, subject))
+    asked = replace(asked, batches=batches(asked, subject))
     with contextlib.suppress(Unavailable), without_frameworks():  # what is not available, each row says
         for label in (asked.lowerings or ()) if PLANNED in asked.runners else ():
             planning.plan(label, (), _device(asked.device), asked.fallback, target=asked.target)
-    created, machine = datetime.now().astimezone().isoformat(timespec="seconds"), environment.capture()
+    created, facts = datetime.now().astimezone().isoformat(timespec="seconds"), about(request, asked, subject)
     cases, logs = list(_cases(asked, subject.name)), planning.Schedules(asked.schedules, asked.allow_foreign_log)
     done: dict[Case, Measurement] = {}
     stopped: KeyboardInterrupt | None = None
@@ -202,7 +202,6 @@ def compare(request: Request, on_progress: Progress | None = None, command: Sequ
         stopped = e
         for case in cases:
             done.setdefault(case, Measurement(case, Outcome.FAILED, "interrupted before it was measured"))
-    facts = {**machine, "request": {**request.to_json(), "resolved": asked.to_json()}}
     run = Run(SCHEMA, created, list(command), facts, [done[c] for c in cases])
     if stopped is not None:
         raise Interrupted(run) from stopped
@@ -214,6 +213,12 @@ def title(case: Case) -> str:
     names = [case.framework or case.model, case.runner, case.plan.label if case.runner == PLANNED else ""]
     names += [f"{name}={value}" for name, value in case.options]
     return f"{' '.join(n for n in names if n)}, batch {case.batch}, threads {case.threads}"
+
+
+def about(request: Request, asked: Request, subject: Subject) -> dict[str, Any]:
+    """What a run depends on: the machine as it is now, the network, and what was asked for, as given and resolved."""
+    asking = {**request.to_json(), "resolved": asked.to_json()}
+    return {**environment.capture(), "network": subject.digest, "request": asking}
 
 
 def _unique(values) -> tuple:
@@ -234,7 +239,7 @@ def _lowering(label: str) -> str:
         raise UsageError(f"{e} (or {AUTO}, {BEST}, or the path of a plan, which ends in .json)") from None
 
 
-def _batches(asked: Request, subject: Subject) -> tuple[int, ...]:
+def batches(asked: Request, subject: Subject) -> tuple[int, ...]:
     """The batches to run. Raises UsageError where a file has another one than asked for."""
     if subject.file is None:
         return asked.batches or (1,)
@@ -279,7 +284,7 @@ def _measured(
     def job(case: Case) -> Job:
         return Job(case, subject.spec, subject.weights, feeds, judge, inputs_matter)
 
-    costs = _stages(lambda line: progress(f"costs of {BEST}: {line}"))
+    costs = stages(lambda line: progress(f"costs of {BEST}: {line}"))
     oracle = Oracle(_device(asked.device), asked.fallback or IMPLIED_FALLBACK, asked.budget, logs, costs)
     for threads in asked.threads:
         ready: dict[Case, list[Case]] = {}  # two plan files may turn out to say the same
@@ -291,7 +296,7 @@ def _measured(
             except XframeError as e:
                 progress(f"{title(case)}: {e.outcome.value}")
                 yield case, Measurement(case, e.outcome, str(e))
-        for measurement in map(oracle.compared, measure(map(job, ready), asked.budget, _stages(progress))):
+        for measurement in map(oracle.compared, measure(map(job, ready), asked.budget, stages(progress))):
             progress(f"{title(measurement.case)}: {measurement.outcome.value}")
             told = (*measurement.notes, *logs.notes(measurement.case.plan, threads))
             yield from ((case, replace(measurement, notes=told)) for case in ready[measurement.case])
@@ -320,7 +325,7 @@ def _ready(
     return replace(case, artifact=found, plan=logs.tuned(plan, case.threads))
 
 
-def _stages(progress: Progress) -> Callable[[Case, str], None]:
+def stages(progress: Progress) -> Callable[[Case, str], None]:
     """The stages of measuring as lines; what is done to all cases in turn is one line."""
     last = ""
 

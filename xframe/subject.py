@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -55,6 +57,14 @@ class Subject:
         weights = zoo.weights_file(spec)
         with np.load(weights, allow_pickle=False) as data:
             return cls(spec.name, spec, weights, None, Reference.of_spec(spec, {k: data[k] for k in data.files}))
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the network: layers and seed of the weights, or the file."""
+        if self.file is not None:
+            return self.file.sha256
+        assert self.spec is not None
+        return hashlib.sha256(json.dumps(self.spec.to_json(), sort_keys=True).encode()).hexdigest()
 
     def feeds(self, batch: int, seed: int) -> list[list[np.ndarray]]:
         """:data:`FEEDS` canonical (NCHW) feeds of N(0, 1), one array an input; a file has its own batch."""
