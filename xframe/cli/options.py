@@ -63,6 +63,9 @@ Rounds = Annotated[int, typer.Option(help="Visits to each row, in turn with the 
 TimeLimit = Annotated[
     float | None, typer.Option(metavar="SECONDS", help="Limit of one step of a row, compiling included.")
 ]
+Threshold = Annotated[
+    float, typer.Option(metavar="X", help="Effects up to it count as none: a part of the time, 0.02 for 2 %.")
+]
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout, one object a line, and nothing else.")]
 Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="DIR", help="Where run.json and best plans go.")]
 

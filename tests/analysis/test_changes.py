@@ -1,0 +1,234 @@
+"""Two results: what is matched, what is judged how, and how often that is wrong on machines that drift."""
+
+import json
+import math
+from dataclasses import replace
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from tests.drifting import Noise, measurement, run
+from xframe.analysis.changes import BROKEN, FAILING, FIXED, MISSING, NEW, REFUSED, changes
+from xframe.errors import UsageError
+from xframe.results import Run
+from xframe.types import Outcome, Plan
+
+STEADY = [[0.010, 0.01001, 0.00999] * 5] * 3
+
+
+def scaled(by, rounds=STEADY):
+    return [[s * by for s in r] for r in rounds]
+
+
+def found(old, new, **how):
+    """Verdicts by framework."""
+    return {c.identity.framework: c.verdict for c in changes(old, new, **how).rows}
+
+
+def test_each_row_has_its_verdict_and_its_ratio():
+    old = run(*(measurement(STEADY, f) for f in ("jax", "pytorch", "tensorflow")))
+    new = run(*(measurement(scaled(by), f) for f, by in (("tensorflow", 1.2), ("pytorch", 0.9), ("jax", 1.005))))
+    result = changes(old, new)
+    assert [(c.identity.framework, c.verdict) for c in result.rows] == [
+        ("tensorflow", "slower"), ("pytorch", "faster"), ("jax", "same"),
+    ]  # fmt: skip
+    assert [c.times.value for c in result.rows] == pytest.approx([1.2, 0.9, 1.005])
+    assert [c.identity.framework for c in result.regressions] == ["tensorflow"]
+    assert result.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "verdict", "code"),
+    [
+        (Outcome.OK, Outcome.MISMATCH, BROKEN, 1),
+        (Outcome.OK, Outcome.UNAVAILABLE, BROKEN, 1),
+        (Outcome.FAILED, Outcome.OK, FIXED, 0),
+        (Outcome.FAILED, Outcome.MISMATCH, FAILING, 0),
+        (Outcome.OK, Outcome.OK, "same", 0),
+    ],
+)
+def test_outcomes_come_before_times(was, now, verdict, code):
+    result = changes(run(measurement(STEADY, outcome=was)), run(measurement(STEADY, outcome=now)))
+    (row,) = result.rows
+    assert (row.verdict, result.exit_code) == (verdict, code)
+    assert (row.times is None) == (verdict != "same")
+    if now != Outcome.OK:
+        assert row.reason == f"{now.value}: it broke"
+
+
+def test_new_and_missing_rows_are_told_and_no_regression():
+    both, gone, come = measurement(STEADY, "jax"), measurement(STEADY, "pytorch"), measurement(STEADY, "tensorflow")
+    result = changes(run(both, gone), run(come, both))
+    assert [(c.identity.framework, c.verdict) for c in result.rows] == [
+        ("tensorflow", NEW), ("jax", "same"), ("pytorch", MISSING),
+    ]  # fmt: skip
+    assert result.exit_code == 0
+    assert all(c.reason for c in result.rows if c.verdict != "same")
+
+
+def test_rows_are_matched_by_all_that_they_are_and_equal_ones_in_turn():
+    rows = [
+        measurement(scaled(i), framework, runner, **fields)
+        for i, (framework, runner, fields) in enumerate(
+            [
+                ("jax", "native", {}),
+                ("jax", "native", {"options": (("a", "1"), ("b", "2"))}),
+                ("jax", "native", {"batch": 2}),
+                ("jax", "native", {"threads": 1}),
+                ("jax", "ort", {}),
+                ("jax", "tvm", {"plan": Plan("fft")}),
+                ("jax", "tvm", {"plan": Plan("gemm")}),
+                ("jax", "native", {}),
+            ],
+            1,
+        )
+    ]
+    turned = replace(rows[1], case=replace(rows[1].case, options=rows[1].case.options[::-1]))
+    result = changes(run(*rows), run(rows[0], rows[7], *rows[2:7], turned))
+    assert {c.verdict for c in result.rows} == {"same"}
+    assert sorted(c.identity.nth for c in result.rows) == [0] * 7 + [1]
+
+
+def test_a_change_that_all_rows_share_may_be_the_machine():
+    names = ("jax", "pytorch", "tensorflow", "torch.compile")
+    old, new = (run(*(measurement(scaled(by), f) for f in names)) for by in (1.0, 1.1))
+    assert set(found(old, new).values()) == {"ambiguous"}
+    assert changes(old, new).exit_code == 0
+    assert "slower in the middle" in changes(old, new).rows[0].reason
+    assert set(found(old, new, steady=True).values()) == {"slower"}
+    few = [replace(r, measurements=r.measurements[:3]) for r in (old, new)]  # too few to tell the machine by
+    assert set(found(*few).values()) == {"slower"}
+
+
+def test_drift_is_taken_out_and_groups_drift_apart():
+    names = ("jax", "pytorch", "tensorflow", "torch.compile")
+
+    def result(by, batch_2):
+        rows = [measurement(scaled(b), f) for f, b in zip(names, by, strict=True)]
+        return run(*rows, *(measurement(scaled(batch_2), f, batch=2) for f in names))
+
+    old, new = result([1, 1, 1, 1], 1), result([1.05, 1.05, 1.05, 1.16], 0.98)
+    rows = changes(old, new).rows
+    assert [c.verdict for c in rows[:4]] == ["ambiguous"] * 3 + ["slower"]
+    assert rows[3].drift.value == pytest.approx(1.05)
+    assert [c.verdict for c in rows[4:]] == ["same"] * 4
+    masked = changes(old, result([0.9, 0.9, 0.9, 1.0], 1)).rows[3]
+    assert (masked.verdict, changes(old, result([1, 1, 1, 1], 1)).exit_code) == ("ambiguous", 0)
+    assert masked.reason.startswith("slower beside the others, same by itself")
+
+
+def test_one_visit_decides_nothing_and_says_what_to_do():
+    (row,) = changes(run(measurement(STEADY[:1])), run(measurement(scaled(3, STEADY[:1])))).rows
+    assert (row.verdict, row.times.high) == ("ambiguous", math.inf)
+    assert "--rounds 3" in row.reason
+
+
+def test_the_threshold_is_what_counts_as_none():
+    old, new = run(measurement(STEADY)), run(measurement(scaled(1.05)))
+    assert found(old, new) == {"pytorch": "slower"}
+    assert found(old, new, threshold=0.1) == {"pytorch": "same"}
+    with pytest.raises(UsageError, match="--threshold -1 makes no sense"):
+        changes(old, new, threshold=-1)
+
+
+def test_results_of_other_machines_are_refused_unless_that_is_allowed():
+    old, new = run(measurement(STEADY)), run(measurement(STEADY), cpu="Other CPU", governor="powersave")
+    with pytest.raises(UsageError, match=r"can't be compared: cpu: Some CPU, now Other CPU .*--allow cpu"):
+        changes(old, new)
+    result = changes(old, new, allowed=("cpu",))
+    assert [(d.name, d.refused) for d in result.differences] == [("cpu", False), ("governor", False)]
+    assert result.exit_code == 0
+
+
+def test_nothing_in_common_is_refused():
+    with pytest.raises(UsageError, match="no row in common"):
+        changes(run(measurement(STEADY, "jax")), run(measurement(STEADY, "pytorch")))
+
+
+def test_a_row_that_computes_something_else_is_not_compared_and_costs_the_others_nothing():
+    def result(tf32):
+        return run(measurement(STEADY, "jax"), measurement(STEADY, environment={"tf32": tf32}))
+
+    compared = changes(result(False), result(True))
+    assert [c.verdict for c in compared.rows] == ["same", REFUSED]
+    assert "tf32: False, now True" in compared.rows[1].reason
+    assert compared.exit_code == 2
+    slower = replace(result(True), measurements=(measurement(scaled(2), "jax"), result(True).measurements[1]))
+    assert changes(result(False), slower).exit_code == 1  # what is known to be wrong comes first
+
+
+def test_json_has_the_same_keys_whatever_became_of_a_row():
+    old = run(measurement(STEADY, "jax"), measurement(STEADY, "pytorch"))
+    new = run(measurement(STEADY, "jax"), measurement(STEADY, "tensorflow", outcome=Outcome.FAILED))
+    result = changes(old, new)
+    rows = json.loads(json.dumps([c.to_json() for c in result.rows]))
+    assert {r["verdict"] for r in rows} == {"same", NEW, MISSING}
+    assert len({tuple(r) for r in rows}) == 1
+    assert json.loads(json.dumps(result.to_json()))["verdicts"] == {"same": 1, NEW: 1, MISSING: 1}
+
+
+def wrong(noise, pairs, rows=8, changed=None, seed=0, **how):
+    """Verdicts over simulated pairs of results; ``changed``: (row, factor) of one in the second result."""
+    rng, times = np.random.default_rng(seed), np.geomspace(0.002, 0.2, rows)
+    verdicts = []
+    for _ in range(pairs):
+        later = times.copy()
+        if changed:
+            later[changed[0]] *= changed[1]
+        verdicts.append([c.verdict for c in changes(noise.result(rng, times), noise.result(rng, later), **how).rows])
+    return verdicts
+
+
+def test_equal_code_is_hardly_ever_told_to_be_slower_or_faster():
+    """1,600 rows of pairs of results of the same code: what the docstring of the module says, with room."""
+    verdicts = [v for pair in wrong(Noise(), 200) for v in pair]
+    assert sum(v in ("slower", "faster") for v in verdicts) <= 8
+
+
+def test_ten_percent_are_found():
+    verdicts = wrong(Noise(), 100, changed=(3, 1.10))
+    assert sum(v[3] == "slower" for v in verdicts) >= 75
+    assert not any(v[3] == "faster" for v in verdicts)
+    more = wrong(Noise(), 60, changed=(3, 1.10), seed=1)
+    assert sum(v[3] == "slower" for v in more) >= 45
+
+
+def test_a_lone_row_is_judged_by_its_own_noise():
+    """Without neighbours drift between results can't be seen; on a steady machine it is as good."""
+    quiet = Noise(between=0.0)
+    assert sum(v in ("slower", "faster") for (v,) in wrong(quiet, 300, rows=1)) <= 6
+    assert sum(v == "slower" for (v,) in wrong(quiet, 100, rows=1, changed=(0, 1.10))) >= 80
+
+
+@settings(max_examples=12, derandomize=True)
+@given(
+    st.floats(0, 0.08), st.floats(0, 0.02), st.floats(0, 0.02), st.floats(0, 0.01), st.floats(0.002, 0.1),
+    st.integers(2, 6), st.integers(1, 40), st.integers(4, 10),
+)  # fmt: skip
+def test_whatever_the_noise_false_alarms_are_rare(between, visits, visit, process, sample, rounds, samples, rows):
+    noise = Noise(between, visits, visit, process, sample)
+    rng, times = np.random.default_rng(rounds), np.full(rows, 0.01)
+    told = [
+        c.verdict
+        for _ in range(20)
+        for c in changes(*(noise.result(rng, times, visits=rounds, samples=samples) for _ in "ab")).rows
+    ]
+    assert sum(v in ("slower", "faster") for v in told) <= 0.03 * len(told)
+
+
+@settings(max_examples=25, derandomize=True)
+@given(st.integers(0, 10**6), st.floats(1.15, 3.0))
+def test_what_is_slower_one_way_is_faster_the_other(seed, factor):
+    rng, times = np.random.default_rng(seed), np.geomspace(0.002, 0.2, 5)
+    noise = Noise(between=0.01, visits=0.002, visit=0.002, process=0.002)
+    old, new = noise.result(rng, times), noise.result(rng, times * [1, 1, factor, 1, 1])
+    assert [c.verdict for c in changes(old, new).rows][2] == "slower"
+    assert [c.verdict for c in changes(new, old).rows][2] == "faster"
+
+
+def test_an_interrupted_result_is_no_trouble():
+    cut = measurement((), outcome=Outcome.FAILED, reason="interrupted before it was measured")
+    result = changes(run(measurement(STEADY)), Run(2, "", [], run().environment, [cut]))
+    assert [c.verdict for c in result.rows] == [BROKEN]

@@ -1,0 +1,225 @@
+"""What became of each row from one result to the next: same, faster, slower, or ambiguous.
+
+Times are compared by their raw samples (see :mod:`xframe.analysis.ratios`). A machine also drifts between two results,
+which no sample of one of them shows. Rows that were measured in turn with each other drifted together, so where a row
+has enough such neighbours in both results, it is judged beside what became of them. A row that then changed, but did
+not by itself, is ambiguous, and so is one that changed as all of them did: it may be the machine, or what they share.
+
+How often it is wrong was counted over simulated pairs of results, 8 rows of 3 visits on a machine that drifts by 3 %
+between results and 1 % between visits, each process off by 0.7 % and each visit to a row by 1 %, skewed noise of 3 %
+with outliers (``tests/analysis/test_changes.py``). Of 4,000 rows of unchanged code 0.2 % came out slower or faster. A
+slowdown by 10 % was found 94 times in 100, one by 5 % 35 times, one by 20 % always. Without neighbours, such drift
+can't be told from a change: 26 % of unchanged rows came out slower or faster; 1.2 % if only the visits drift.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any, NamedTuple
+
+from xframe.analysis import comparable
+from xframe.analysis.comparable import Difference
+from xframe.analysis.ratios import THRESHOLD, Ratio, Verdict, checked, ratio
+from xframe.errors import UsageError
+from xframe.results import Measurement, Run
+from xframe.types import Outcome
+from xframe.worker.timing import quartiles
+
+#: Verdicts where there are no two times. BROKEN: it was OK; FIXED: it is OK now; FAILING: neither.
+BROKEN, FIXED, FAILING, MISSING, NEW, REFUSED = "broken", "fixed", "failing", "missing", "new", "not comparable"
+#: Neighbours that it takes to tell the machine's drift from a change.
+NEIGHBOURS = 3
+
+
+class Identity(NamedTuple):
+    """What makes two rows of two results the same one. ``nth``: of equal ones in one result, from 0."""
+
+    model: str
+    framework: str | None
+    backend: str
+    lowering: str
+    device: str
+    batch: int
+    threads: int
+    direction: str
+    options: tuple[tuple[str, str], ...]
+    nth: int
+
+    @property
+    def group(self) -> tuple[Any, ...]:
+        """Rows of one group were measured in turn."""
+        return (self.model, self.device, self.batch, self.threads, self.direction)
+
+    def __str__(self) -> str:
+        names = [self.framework or self.model, self.backend, self.lowering if self.lowering != "auto" else ""]
+        names += [f"{name}={value}" for name, value in self.options]
+        return f"{' '.join(n for n in names if n)}, batch {self.batch}, threads {self.threads}"
+
+
+@dataclass(frozen=True)
+class Change:
+    """One row. ``times``: the new over the old; ``drift``: that of its neighbours, where there are enough."""
+
+    identity: Identity
+    verdict: str
+    old: Measurement | None = None
+    new: Measurement | None = None
+    times: Ratio | None = None
+    drift: Ratio | None = None
+    reason: str = ""
+    differences: tuple[Difference, ...] = ()
+
+    @property
+    def regressed(self) -> bool:
+        return self.verdict in (Verdict.SLOWER.value, BROKEN)
+
+    def to_json(self) -> dict[str, Any]:
+        """A flat row; seconds; ratios are of the new time over the old one."""
+        named = {**self.identity._asdict(), "options": dict(self.identity.options)}
+        times: dict[str, Any] = {}
+        for side, m in (("old", self.old), ("new", self.new)):
+            times[f"{side}_outcome"] = m.outcome.value if m else None
+            times[f"{side}_median_s"] = quartiles(m.samples)[1] if m and m.outcome == Outcome.OK else None
+        for name, r in (("ratio", self.times), ("drift", self.drift)):
+            times |= {name: r and r.value, f"{name}_low": r and r.low, f"{name}_high": r and r.high}
+        told = {"reason": self.reason, "differences": [d.to_json() for d in self.differences]}
+        return {**named, "verdict": self.verdict, **times, **told}
+
+
+@dataclass(frozen=True)
+class Changes:
+    """All rows, in the order of the new result, then what is missing; and what differs between the results."""
+
+    rows: tuple[Change, ...]
+    differences: tuple[Difference, ...]
+    threshold: float
+
+    @property
+    def regressions(self) -> tuple[Change, ...]:
+        return tuple(c for c in self.rows if c.regressed)
+
+    @property
+    def exit_code(self) -> int:
+        """1: something regressed; 2: nothing did, but rows could not be compared; else 0."""
+        if self.regressions:
+            return 1
+        return 2 if any(c.verdict == REFUSED for c in self.rows) else 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The sum, without the rows."""
+        return {
+            "exit_code": self.exit_code,
+            "regressions": len(self.regressions),
+            "verdicts": Counter(c.verdict for c in self.rows),
+            "threshold": self.threshold,
+            "differences": [d.to_json() for d in self.differences],
+        }
+
+
+def changes(
+    old: Run, new: Run, threshold: float = THRESHOLD, allowed: Collection[str] = (), steady: bool = False
+) -> Changes:
+    """Hold two results against each other.
+
+    Parameters
+    ----------
+    threshold
+        Effects up to it count as none: a part of the old time.
+    allowed
+        Names of facts (``xframe.analysis.comparable``) that may differ though times then say little.
+    steady
+        The machine does not drift: what all rows have in common is a change too.
+
+    Raises
+    ------
+    UsageError
+        They can't be compared, have no row in common, or the threshold makes no sense.
+    """
+    checked(threshold)
+    differences = comparable.of_runs(old, new, allowed)
+    if refused := [d for d in differences if d.refused]:
+        names = ",".join(d.name for d in refused)
+        raise UsageError(
+            f"these results can't be compared: {'; '.join(map(str, refused))}. Measure both alike, or allow it by name:"
+            f" --allow {names}"
+        )
+    before, after = dict(_identified(old.measurements)), dict(_identified(new.measurements))
+    if not before.keys() & after.keys():
+        raise UsageError("these results have no row in common: nothing can be compared")
+    rows = [_change(i, before.get(i), m, allowed) for i, m in after.items()]
+    rows += [Change(i, MISSING, m, reason="it is not in the new result") for i, m in before.items() if i not in after]
+    timed = [c for c in rows if c.times is not None]
+    return Changes(tuple(_judged(c, timed, threshold, steady) for c in rows), differences, threshold)
+
+
+def _identified(measurements: Iterable[Measurement]) -> Iterator[tuple[Identity, Measurement]]:
+    seen: Counter[Identity] = Counter()
+    for m in measurements:
+        case = m.case
+        label = case.plan.label
+        names = (case.model, case.framework, case.runner, label, case.device, case.batch, case.threads, case.direction)
+        one = Identity(*names, tuple(sorted(case.options)), 0)
+        yield one._replace(nth=seen[one]), m
+        seen[one] += 1
+
+
+def _change(identity: Identity, old: Measurement | None, new: Measurement, allowed: Collection[str]) -> Change:
+    """The row without the verdict on its times."""
+    if old is None:
+        return Change(identity, NEW, None, new, reason=new.reason or "it is not in the old result")
+    was, now = old.outcome == Outcome.OK, new.outcome == Outcome.OK
+    differences = comparable.of_rows(old, new, allowed)
+    if not now:
+        reason = f"{new.outcome.value}: {new.reason}"
+        return Change(identity, BROKEN if was else FAILING, old, new, reason=reason, differences=differences)
+    if not was:
+        reason = f"it was {old.outcome.value}: {old.reason}"
+        return Change(identity, FIXED, old, new, reason=reason, differences=differences)
+    if refused := [d for d in differences if d.refused]:
+        return Change(identity, REFUSED, old, new, reason="; ".join(map(str, refused)), differences=differences)
+    return Change(identity, "", old, new, ratio(new.rounds, old.rounds), differences=differences)
+
+
+def _judged(change: Change, timed: Sequence[Change], threshold: float, steady: bool) -> Change:
+    """The row with the verdict on its times, if it has some."""
+    if change.times is None or change.old is None or change.new is None:
+        return change
+
+    def said(verdict: Verdict, reason: str = "", drift: Ratio | None = None) -> Change:
+        return replace(change, verdict=verdict.value, reason=reason, drift=drift)
+
+    alone = change.times.verdict(threshold)
+    if min(len(change.old.rounds), len(change.new.rounds)) < 2:
+        return said(alone, "one visit tells nothing of drift: measure with --rounds 3")
+    drift = (
+        None if steady else _drift(c for c in timed if c is not change and c.identity.group == change.identity.group)
+    )
+    if drift is None:
+        return said(alone)
+    beside, most = change.times.over(drift).verdict(threshold), 1 + threshold
+    moved = {Verdict.SLOWER: change.times.value > most, Verdict.FASTER: change.times.value < 1 / most}
+    if moved.get(beside, alone not in moved):
+        return said(beside, drift=drift)
+    others = f"the rows measured in turn with it became {percent(drift)} in the middle"
+    return said(Verdict.AMBIGUOUS, f"{beside.value} beside the others, {alone.value} by itself: {others}", drift)
+
+
+def _drift(others: Iterable[Change]) -> Ratio | None:
+    """How the others moved: their median, and its error by how they scatter. None where they are too few."""
+    logs = sorted(math.log(c.times.value) for c in others if c.times is not None)
+    if len(logs) < NEIGHBOURS:
+        return None
+    middle = median(logs)
+    scatter = 1.4826 * median(abs(x - middle) for x in logs)
+    error = 1.96 * 1.2533 * scatter / math.sqrt(len(logs))
+    return Ratio(math.exp(middle), math.exp(middle - error), math.exp(middle + error))
+
+
+def percent(times: Ratio) -> str:
+    """``1.2 % slower``; ``no slower`` below 0.05 %."""
+    change = (times.value - 1) * 100
+    return f"{abs(change):.1f} % {'slower' if change > 0 else 'faster'}" if abs(change) >= 0.05 else "no slower"
