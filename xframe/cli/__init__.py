@@ -12,15 +12,32 @@ from collections.abc import Sequence
 import typer
 
 from xframe.cli import console, fleet, schedules, selftesting
+from xframe.cli.ablating import ablate
 from xframe.cli.checking import check
+from xframe.cli.diffing import diff
 from xframe.cli.explaining import explain
 from xframe.cli.exporting import export
 from xframe.cli.listing import devices
+from xframe.cli.reporting import report
 from xframe.cli.timing import compare, exit_code, run
 from xframe.cli.tuning import tune
 from xframe.errors import XframeError
 
-__all__ = ["app", "check", "compare", "devices", "exit_code", "explain", "export", "main", "run", "tune"]
+__all__ = [
+    "ablate",
+    "app",
+    "check",
+    "compare",
+    "devices",
+    "diff",
+    "exit_code",
+    "explain",
+    "export",
+    "main",
+    "report",
+    "run",
+    "tune",
+]
 
 app = typer.Typer(
     help="Is it the framework, or the convolution kernels it picks?",
@@ -29,7 +46,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for _command in (compare, run, explain, tune, export, check, devices):
+for _command in (compare, run, explain, ablate, diff, report, tune, export, check, devices):
     app.command()(_command)
 app.add_typer(schedules.app, name="schedules")
 app.add_typer(fleet.app, name="fleet")

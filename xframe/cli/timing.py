@@ -17,6 +17,7 @@ from xframe.types import Outcome
 
 if TYPE_CHECKING:
     from xframe.comparison import Request
+    from xframe.measure import Budget
 
 
 def compare(
@@ -55,7 +56,7 @@ def compare(
         batches=options.numbers("batch", batch),
         threads=options.numbers("threads", threads),
         seed=seed,
-        budget=_budget(rounds, time_limit),
+        budget=budget(rounds, time_limit),
     )
     return _carry_out(request, json, output)
 
@@ -99,7 +100,7 @@ def run(
         batches=() if batch is None else (batch,),
         threads=() if threads is None else (threads,),
         seed=seed,
-        budget=_budget(rounds, time_limit),
+        budget=budget(rounds, time_limit),
         baseline=False,
     )
     return _carry_out(request, json, output)
@@ -159,7 +160,8 @@ def _show(result: Run, json: bool, output: Path | None) -> None:
             print(f"wrote {store.write(result, output)}", file=sys.stderr)
 
 
-def _budget(rounds: int, time_limit: float | None):
+def budget(rounds: int, time_limit: float | None) -> Budget:
+    """How much to measure, from the flags. Raises UsageError."""
     from xframe.measure import Budget
 
     if rounds < 1:

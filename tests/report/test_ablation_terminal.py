@@ -1,0 +1,75 @@
+"""An ablation in the terminal: every setting is there, with its time or its reason, and the sum in words."""
+
+import io
+import re
+
+import pytest
+
+from tests.drifting import measurement, run
+from xframe.report.ablation_terminal import render
+from xframe.types import Outcome
+
+DRIFT = (1.0, 1.1, 0.9)
+
+
+def row(step, seconds, number=0, outcome=Outcome.OK, framework="pytorch", **changed):
+    about = {"ablation": {"set": number, "step": step, "changed": changed}}
+    rounds = [[seconds * d] * 4 for d in DRIFT]
+    reason = "" if outcome == Outcome.OK else "not in this build"
+    return measurement(rounds, framework, outcome=outcome, reason=reason, environment=about, batch=16)
+
+
+def text(*measurements):
+    out = io.StringIO()
+    render(run(*measurements), out)
+    return out.getvalue()
+
+
+def cells(report, *start):
+    (line,) = [x for x in report.splitlines() if x.split()[: len(start)] == list(start)]
+    return re.split(r"\s{2,}", line.strip())[len(start) :]
+
+
+@pytest.fixture
+def report():
+    return text(
+        row("default", 0.020), row("alone", 0.010, mkldnn="off"), row("alone", 0.040, jit="off"),
+        row("alone", 0.0, outcome=Outcome.UNSUPPORTED, nhwc="on"),
+        row("default", 0.020, 4), row("together", 0.010, 4, mkldnn="off"), row("worst", 0.040, 4, jit="off"),
+    )  # fmt: skip
+
+
+def test_each_setting_has_its_time_its_gain_and_its_verdict(report):
+    assert cells(report, "default") == ["OK", "20.00", "12", "1.00"]
+    alone, again = (re.split(r"\s{2,}", x.strip()) for x in report.splitlines() if x.startswith("jit "))
+    assert alone == ["jit", "off", "slower", "40.00", "12", "0.50", "0.50 to 0.50"]
+    assert again == [*alone, "slowest, again"]
+    assert "pytorch native, batch 16, threads 2" in report
+
+
+def test_a_setting_without_a_time_has_its_reason_below(report):
+    assert cells(report, "nhwc", "on") == ["UNSUPPORTED", "-", "-", "-", "-"]
+    assert "nhwc=on: UNSUPPORTED: not in this build\n" in report
+
+
+def test_the_sum_is_a_sentence(report):
+    assert "options alone give pytorch 2.00x (2.00 to 2.00) at batch 16: mkldnn=off\n" in report
+    assert "from the worst single setting (jit=off) to the best (mkldnn=off): 4.00x (4.00 to 4.00)\n" in report
+
+
+def test_where_nothing_helps_it_says_so():
+    report = text(row("default", 0.020), row("alone", 0.025, jit="off"))
+    assert "no option alone makes pytorch faster than its defaults at batch 16\n" in report
+    assert "from the worst single setting (jit=off) to the best (the defaults): 1.25x" in report
+
+
+def test_defaults_that_fail_are_told():
+    report = text(
+        row("default", 0.0, outcome=Outcome.UNAVAILABLE), row("alone", 0.0, outcome=Outcome.UNAVAILABLE, a="1")
+    )
+    assert "default; a=1: UNAVAILABLE: not in this build\n" in report
+    assert "its defaults are UNAVAILABLE" in report
+
+
+def test_an_ablation_that_was_stopped_at_once_is_a_head_alone():
+    assert text().startswith("xframe 0.1.0: Some CPU\n")

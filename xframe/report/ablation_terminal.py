@@ -1,0 +1,109 @@
+"""An ablation in the terminal: a table of settings for each runner and batch, and what they come to in words."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import TextIO
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from xframe.analysis.ablations import ALONE, DEFAULT, TOGETHER, TRIED, WORST, Ablation, ablations
+from xframe.analysis.ratios import THRESHOLD, Ratio, Verdict
+from xframe.report.terminal import WIDTH
+from xframe.results import Measurement, Run
+from xframe.types import Case, Outcome
+
+_STYLES = {Verdict.FASTER: "green", Verdict.SLOWER: "red", Verdict.SAME: "", Verdict.AMBIGUOUS: "yellow"}
+_STEPS = {ALONE: "", TRIED: "tried together", TOGETHER: "together, again", WORST: "slowest, again"}
+
+
+def render(run: Run, out: TextIO, threshold: float = THRESHOLD) -> None:
+    """Write the tables of an ablation, each with its headline."""
+    console = Console(file=out, highlight=False, soft_wrap=True, width=None if out.isatty() else WIDTH)
+    facts = run.environment
+    model = f"{run.measurements[0].case.model} on " if run.measurements else ""
+    console.print(Text(f"xframe {facts['versions']['xframe']}: {model}{facts['cpu']}"))
+    console.print(Text("speed-up: the default's time over the setting's, visits in turn, with its 95 % interval;"
+                       f" a difference below {threshold:.0%} is none."))  # fmt: skip
+    for one in ablations(run.measurements):
+        console.print(Text(f"\n{title(one.default.case)}", style="bold"))
+        console.print(_table(one, threshold), soft_wrap=False)
+        for line in (*_reasons(one), *headlines(one)):
+            console.print(Text(line))
+
+
+def title(case: Case) -> str:
+    """``pytorch native, batch 1, threads 2``; a backend's has the framework of the export."""
+    if case.runner == "native":
+        name = f"{case.framework} native"
+    else:
+        name = f"{case.runner}, export of {case.framework}" if case.framework else case.runner
+    return f"{name}, batch {case.batch}, threads {case.threads}"
+
+
+def headlines(one: Ablation) -> Iterator[str]:
+    """What the switches come to, a sentence a line."""
+    case, together, worst = one.default.case, one.together, one.worst
+    name = case.framework if case.runner == "native" else case.runner
+    at = f"at batch {case.batch}"
+    if one.default.outcome != Outcome.OK:
+        yield f"{name}: its defaults are {one.default.outcome.value}, so that nothing can be held against them"
+        return
+    if together is not None and together.speedup is not None:
+        yield f"options alone give {name} {times(together.speedup)} {at}: {together}"
+    else:
+        yield f"no option alone makes {name} faster than its defaults {at}"
+    if worst is not None and one.worst_to_best is not None:
+        best = str(together) if together else "the defaults"
+        yield f"from the worst single setting ({worst}) to the best ({best}): {times(one.worst_to_best)}"
+
+
+def times(ratio: Ratio) -> str:
+    """``1.90x (1.85 to 1.95)``."""
+    return f"{ratio.value:.2f}x ({ratio.low:.2f} to {ratio.high:.2f})"
+
+
+def _table(one: Ablation, threshold: float) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for name in ("option", "value", "verdict"):
+        table.add_column(name, overflow="fold")
+    for name in ("median ms", "n", "speed-up", "95 %"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", overflow="fold")
+    table.add_row(DEFAULT, "", _outcome(one.default), *_time(one.default), "1.00", "", "")
+    for s in one.settings:
+        names, values = zip(*s.changed, strict=True)
+        cells = [" + ".join(names), " + ".join(values)]
+        verdict, speedup = s.verdict(threshold), s.speedup
+        if verdict is None or speedup is None:
+            table.add_row(*cells, _outcome(s.measurement), *_time(s.measurement), "-", "-", _STEPS[s.step])
+            continue
+        told = [f"{speedup.value:.2f}", f"{speedup.low:.2f} to {speedup.high:.2f}"]
+        table.add_row(*cells, Text(verdict.value, style=_STYLES[verdict]), *_time(s.measurement), *told, _STEPS[s.step])
+    return table
+
+
+def _outcome(m: Measurement) -> Text:
+    return Text(m.outcome.value, style="" if m.outcome == Outcome.OK else "bold red")
+
+
+def _time(m: Measurement) -> tuple[str, str]:
+    if m.outcome != Outcome.OK:
+        return "-", "-"
+    return f"{statistics.median(m.samples) * 1e3:.2f}", str(len(m.samples))
+
+
+def _reasons(one: Ablation) -> Iterator[str]:
+    """Why a setting has no time, and what its row says that the default's does not; equal texts once."""
+    told: dict[str, list[str]] = {}
+    rows: Sequence[tuple[str, Measurement, Sequence[str]]] = [(DEFAULT, one.default, ())]
+    rows = [*rows, *((str(s), s.measurement, s.default.notes) for s in one.settings)]
+    for name, m, known in rows:
+        for text in ([f"{m.outcome.value}: {m.reason}"] if m.reason else []) + [n for n in m.notes if n not in known]:
+            names = told.setdefault(text, [])
+            if name not in names:
+                names.append(name)
+    return (f"{'; '.join(names)}: {text}" for text, names in told.items())
