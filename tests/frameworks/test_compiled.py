@@ -4,13 +4,22 @@ import pytest
 from float64 import close, output
 
 from xframe import registry, zoo
-from xframe.errors import Unavailable
+from xframe.errors import Unavailable, XframeError
 from xframe.types import ModelSpec, layer
 
 NET = ModelSpec(
     "net",
     (3, 9, 7),
-    (layer("c", "conv", out=16, kernel=3, pads=1), layer("b", "batchnorm"), layer("r", "relu6")),
+    (
+        layer("c", "conv", out=16, kernel=3, pads=1),
+        layer("b", "batchnorm"),
+        layer("r", "relu6"),
+        layer("p", "maxpool", kernel=2, stride=2),
+        layer("c2", "conv", out=8, kernel=(3, 2), pads=(1, 0, 0, 1)),
+        layer("f", "flatten"),
+        layer("fc", "fc", out=5),
+        layer("s", "softmax"),
+    ),
 )
 
 
@@ -36,6 +45,55 @@ def test_right_values_for_each_input(compiled, tmp_path):
         close(network.fetch()[0], output(NET, weights, x))
     assert network.seconds["compile"] > 0
     assert list((tmp_path / "inductor").rglob("*.cpp"))  # it did compile, and into our folder
+    for profile in network.profile(2):
+        kernels = [k for k in profile.kernels if k.kind != "layout"]
+        layers = [(k.layer, k.kind, k.site) for k in kernels]
+        sites = zoo.sites(NET, 2)
+        assert list(dict.fromkeys(layers)) == [
+            ("c", "conv", sites["c"]), ("p", "pool", None), ("c2", "conv", sites["c2"]), ("fc", "fc", None),
+            ("s", "softmax", None)]  # fmt: skip
+        assert all(bool(k.algorithm) == (k.kind == "conv") for k in kernels)
+        # Frozen weights are packed beforehand: what is brought into form is the image.
+        assert {k.name for k in kernels if k.kind in ("conv", "fc")} == {
+            "mkldnn::_convolution_pointwise", "mkl::_mkl_linear"}  # fmt: skip
+        assert not any("reorder" in k.name for k in profile.kernels)
+        assert {"python", "dispatch"} <= {s.kind for s in profile.host}
+    network.close()
+
+
+SMALL = ModelSpec("small", (16, 9, 7), (layer("c", "conv", out=16, kernel=3, pads=1), layer("r", "relu")))
+
+
+@pytest.fixture
+def small(compiled):
+    """The small network with a switch turned, its outputs checked."""
+
+    def made(**options):
+        weights, x = zoo.weights(SMALL), zoo.inputs((2, *SMALL.input), 1)
+        network = compiled.build(SMALL, weights, "cpu", 2, 2, options)
+        network.bind([x])
+        network.step()
+        close(network.fetch()[0], output(SMALL, weights, x))
+        return network
+
+    return made
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_freezing_off_packs_weights_in_every_step(small):
+    network = small(freezing="off")
+    (profile,) = network.profile(1)
+    assert {(k.name, k.layer) for k in profile.kernels if k.kind == "conv"} == {("aten::mkldnn_convolution", "c")}
+    assert any("reorder" in k.name for k in profile.kernels if k.kind == "layout")
+    network.close()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_cpp_wrapper(small, tmp_path):
+    network = small(cpp_wrapper="on")
+    assert any("inductor_entry_impl" in f.read_text() for f in (tmp_path / "inductor").rglob("*.cpp"))
+    with pytest.raises(XframeError, match="convolutions run unseen"):
+        network.profile(1)
     network.close()
 
 

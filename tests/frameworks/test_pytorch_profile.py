@@ -11,7 +11,8 @@ from nets import EVERY, TRAPS, random_net
 from xframe import registry, zoo
 from xframe.errors import XframeError
 from xframe.frameworks import onednn, pytorch_profile, pytorch_trace
-from xframe.frameworks.pytorch_layers import Call, Marked, main, place
+from xframe.frameworks.pytorch_inductor import Call, Job, jobs, place
+from xframe.frameworks.pytorch_layers import Marked
 from xframe.frameworks.pytorch_profile import KIND, _kernels, _Network, _on_device, _split
 from xframe.frameworks.pytorch_trace import Event, Node, trees
 from xframe.types import HOST, KINDS, ConvSite, ModelSpec, layer
@@ -251,13 +252,28 @@ def test_calls_that_were_not_written_are_not_guessed(seen):
     assert kinds["graph_0_cpp_fused_max_pool2d_relu_1"] == "pool"
 
 
-def test_the_main_layer_of_a_call():
-    ops = {"c": "conv", "c2": "conv", "r": "relu", "p": "maxpool", "sum": "add", "fc": "fc", "f": "flatten"}
-    assert main(Call("", ("r", "p", "c2")), ops) == "c2"
-    assert main(Call("", ("c", "sum", "r")), ops) == "c"
-    assert main(Call("cpp", ("c", "sum", "r", "p", "c2")), ops) == "p"
-    assert main(Call("cpp", ("f", "fc")), ops) == "fc"
-    assert main(Call("cpp", ()), ops) == ""
+def test_what_calls_are_for():
+    net = ModelSpec(
+        "net",
+        (3, 9, 9),
+        (
+            layer("c", "conv", out=3, kernel=3, pads=1), layer("sum", "add", ("c", "input")), layer("r", "relu"),
+            layer("p", "maxpool", kernel=2), layer("c2", "conv", out=3, kernel=3), layer("r2", "relu"),
+            layer("f", "flatten"), layer("fc", "fc", out=3), layer("s", "softmax"),
+        ),
+    )  # fmt: skip
+    calls = [
+        (Call("cpp_0", ("c",)), Job("c", True)),  # the image into another order
+        (Call("", ("c", "sum", "r")), Job("c", False)),
+        (Call("cpp_1", ("c", "sum", "r", "p", "c2")), Job("p", False)),  # and weights
+        (Call("", ("r", "p", "c2")), Job("c2", False)),
+        (Call("cpp_2", ("c2", "r2", "f")), Job("r2", False)),
+        (Call("", ("r2", "f", "fc")), Job("fc", False)),
+        (Call("cpp_3", ("r2", "f", "fc", "s")), Job("s", False)),
+        (Call("cpp_4", ("r2", "fc", "s")), Job("s", True)),  # all is done: a copy
+        (Call("cpp_5", ()), Job("", True)),
+    ]
+    assert jobs([call for call, _ in calls], net) == [job for _, job in calls]
 
 
 def test_a_profile_has_what_numpy_can_check(build):

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from xframe import files, zoo
 from xframe.errors import Unavailable, Unsupported, XframeError
-from xframe.frameworks import common, pytorch_layers, pytorch_profile
+from xframe.frameworks import common, pytorch_inductor, pytorch_profile
 from xframe.protocols import DEFAULTS
 from xframe.types import Layer, ModelSpec, Profile
 
@@ -175,7 +175,7 @@ class _Network(common.Network):
         self._mode = _GRAD_MODES[grad_mode]
         made: Any = module(spec, weights)
         self._module: Any = made.to(device, memory_format=self._format).requires_grad_(grad_mode == "grad")
-        self._calls: Sequence[pytorch_layers.Call] | None = None
+        self._calls: Sequence[pytorch_inductor.Call] | None = None
 
     def compile(self) -> None:
         """Put the module through Inductor, the default backend of ``torch.compile``, weights as constants."""
@@ -195,7 +195,8 @@ class _Network(common.Network):
         self._module = torch.compile(self._module, fullgraph=True, dynamic=False, options=options)
         self.bind([np.zeros(self._shape, np.float32)])
         try:
-            with pytorch_layers.watched(self._spec) as self._calls:
+            # Not an option of torch.compile alone: what reads the module asks before Inductor is asked.
+            with torch._inductor.config.patch(freezing=freezing), pytorch_inductor.watched(self._spec) as self._calls:
                 self.step()
         except Exception as e:  # it has many classes, and the cause at the end of long texts
             raise XframeError(f"torch.compile failed: {type(e).__name__}: {' '.join(str(e).split())[:600]}") from e
@@ -218,7 +219,16 @@ class _Network(common.Network):
         return [self._y.detach().cpu().numpy().copy()]
 
     def profile(self, passes: int) -> list[Profile]:
-        """Through ``torch.profiler``. Raises XframeError where the parts of it that are not public have changed."""
+        """Through ``torch.profiler``.
+
+        Raises
+        ------
+        XframeError
+            The parts of it that are not public have changed; or code of Inductor in C++, which does not tell a profiler
+            of the convolutions it calls.
+        """
+        if self._options.get("cpp_wrapper") == "on":
+            raise XframeError("with cpp_wrapper=on convolutions run unseen by torch.profiler: leave it off to profile")
 
         def step() -> None:
             self.step()
@@ -322,6 +332,7 @@ class Compiled(PyTorch):
         XframeError
             Inductor failed; the message has its words.
         """
-        network = super().build(spec, weights, device, batch, threads, options)
+        # Inductor does not freeze a network that it meets in inference mode.
+        network = super().build(spec, weights, device, batch, threads, {**options, "grad_mode": "no_grad"})
         network.compile()
         return network

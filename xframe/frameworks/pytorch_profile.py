@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from xframe import zoo
-from xframe.frameworks import onednn, pytorch_layers, pytorch_trace
+from xframe.frameworks import onednn, pytorch_inductor, pytorch_layers, pytorch_trace
 from xframe.frameworks.pytorch_trace import Event, Node, Pass
 from xframe.types import ConvSite, Kernel, ModelSpec, Profile, Span
 
@@ -63,7 +63,7 @@ def profiles(
     step: Callable[[], None],
     passes: int,
     cuda: bool = False,
-    calls: Sequence[pytorch_layers.Call] | None = None,
+    calls: Sequence[pytorch_inductor.Call] | None = None,
 ) -> list[Profile]:
     """``passes`` profiled steps, each after one that is not kept, and a few extra steps before them.
 
@@ -87,7 +87,7 @@ def profiles(
         marks = pytorch_layers.marked(module, step, cuda)
         primitives: Mapping[str, Sequence[onednn.Primitive]] = marks.primitives
     else:
-        primitives = pytorch_layers.by_order(calls, spec, batch, step)
+        primitives = pytorch_inductor.by_order(calls, spec, batch, step)
     network = _Network({x.name: x.op for x in spec.layers}, zoo.sites(spec, batch), primitives)
     out = []
     for seen in pytorch_trace.record(step, passes, cuda, warm=step):
@@ -95,7 +95,7 @@ def profiles(
         if calls is None:
             marks.place(roots)
         else:
-            pytorch_layers.place(calls, spec, roots)
+            pytorch_inductor.place(calls, spec, roots)
         out.append(_profile(network, seen, roots, cost))
     return out
 
