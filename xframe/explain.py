@@ -27,8 +27,6 @@ from xframe.results import LayerWork, Machine, Measurement, Run
 from xframe.subject import is_file
 from xframe.types import ERROR_BUDGET, ConvSite, Device, Outcome, Plan
 
-#: Profiled passes of each row, if no other number is asked for.
-PASSES = 15
 #: All convolutions, where names are asked for.
 ALL = "all"
 

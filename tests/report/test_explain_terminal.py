@@ -80,6 +80,7 @@ def test_notes_the_executor_and_the_machine_are_told():
     assert "fft: UNSUPPORTED, fft can't do conv1: its stride is 4" in report
     assert "this machine, 2 threads: 216 GFLOP/s, 160 GB/s from L2" in report
     assert "no floor: a reason" in report
+    assert "pytorch: other processes took 3 % of the CPUs" in report
 
 
 def test_batches_have_tables_of_their_own():

@@ -206,3 +206,15 @@ def test_an_interval_far_from_symmetric_is_told_by_its_ends():
     assert scale.within(Term("t", 0.010, 0.009, 0.0115)) == "10.0 +- 1.5"
     assert scale.within(Term("t", 0.010, 0.009, 0.025)) == "10.0 (9.0 to 25.0)"
     assert scale.within(Term("t", 0.010, 0.009999, 0.010)) == "10.0 +- 0.0"
+
+
+def test_terms_that_do_not_fit_the_time_are_no_facts():
+    """The passes were slowed down, or the timed steps were: there is no telling where the time went."""
+    row = decomposition("jax", 6.0, **SHARED, operators={"fc": (9.0, 0.2)})
+    assert not explain_words.fits(row)
+    assert explain_words.fits(TORCH)
+    found = Explanation(Run(2, "now", (), {}, ()), (), (TORCH, row), (replace(ASKED, case=row.case), ASKED))
+    told = explain_words.sentences(found)
+    doubted = ["Not to be relied on: the profiled passes do not fit" in text for text in told]
+    assert doubted == [True, False, True, True, False]  # the difference, each row, each counterfactual
+    assert "What would change most" not in told[2]

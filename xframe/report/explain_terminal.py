@@ -51,7 +51,7 @@ def render_tables(explanation: Explanation, out: TextIO, details: bool = False) 
         console.print(Text(f"\n{where(found[0].case)}: ms, with 95 % intervals", style="bold"))
         for some in _abreast(found):
             console.print(_terms(some, len(found) == 2, details), soft_wrap=False)
-        for line in _notes(found):
+        for line in (*_notes(found), *_told(explanation, found)):
             console.print(Text(line))
         group = measured[_key(found[0].case)]
         for some in _abreast([r for d in found for r in group.rows if r.case is d.case]):
@@ -126,6 +126,14 @@ def _notes(found: Sequence[Decomposition]) -> Iterator[str]:
     for d in found:
         name = row(d.case) if d.case else d.title
         yield from (f"{name}: {n}" for n in d.notes if n not in common)
+
+
+def _told(explanation: Explanation, found: Sequence[Decomposition]) -> Iterator[str]:
+    """What was noted while the rows were measured: load from others, say."""
+    for d in found:
+        for m in explanation.rows:
+            if m.case is d.case:
+                yield from (f"{row(m.case)}: {note}" for note in m.notes)
 
 
 def _sites(group: Group, rows: Sequence[Row], any_of_them: Decomposition) -> Table:

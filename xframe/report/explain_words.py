@@ -29,6 +29,14 @@ HOST = {
     CALL: "call and return", GAPS: "gaps between kernels", PROFILER: "less the profiler's own",
     OUTSIDE: "kernels outside the pass",
 }  # fmt: skip
+#: Said of numbers that do not hold together.
+_UNFIT = (
+    " Not to be relied on: the profiled passes do not fit the timed ones, as the residual shows. Measure again on a"
+    " quiet machine."
+)
+#: Share of a row's time in its residual above which its terms are not told as facts.
+UNFIT = 0.1
+
 Item = tuple[str, Term]
 
 
@@ -75,6 +83,11 @@ def known(term: Term) -> bool:
     return term.low > 0 or term.high < 0
 
 
+def fits(d: Decomposition) -> bool:
+    """Whether the profiled passes are of about the time that was timed, so that their terms tell where it goes."""
+    return abs(d["residual"].seconds) <= UNFIT * d.wall.seconds
+
+
 def total(name: str, terms: Iterable[Term]) -> Term:
     """Their sum; where one has no resamples, all that the intervals leave open."""
     found = list(terms)
@@ -88,11 +101,12 @@ def total(name: str, terms: Iterable[Term]) -> Term:
 def sentences(explanation: Explanation) -> list[str]:
     """All there is to say, the differences first."""
     best = (m for m in explanation.run.measurements if m.prediction and m.outcome == Outcome.OK)
+    unfit = {id(d.case) for d in explanation.decompositions if not fits(d)}
     return [
         *(difference(fast, slow) for fast, slow in explanation.pairs()),
         *map(goes, explanation.decompositions),
         *map(unexplained, explanation.unexplained()),
-        *map(counterfactual, explanation.counterfactuals),
+        *(counterfactual(c) + (_UNFIT if id(c.case) in unfit else "") for c in explanation.counterfactuals),
         *map(prediction, best),
     ]
 
@@ -142,7 +156,8 @@ def difference(fast: Decomposition, slow: Decomposition) -> str:
             f" {scale(d.wall.low)} and {scale(d.wall.high)}; what {one} saves: {', '.join(parts)}"
         )
     unclear = ", ".join(f"{n} ({scale.within(t)})" for n, t in sorted(open_, key=_size))
-    return f"{text}. {f'Not distinguishable from 0: {unclear}.' if unclear else ''}".rstrip()
+    text += f". Not distinguishable from 0: {unclear}." if unclear else "."
+    return text + ("" if fits(fast) and fits(slow) else _UNFIT)
 
 
 def _size(item: Item) -> float:
@@ -192,6 +207,8 @@ def goes(d: Decomposition) -> str:
     text = f"{row(d.case)} takes {scale.within(d.wall)} ms at {where(d.case)}: {', '.join(told)}"
     text += f"; residual {scale.within(d['residual'])} ({d['residual'].seconds / wall:.1%})."
     gains = [(n, t) for n, t in savings(d) if not scale.is_zero(t.seconds)]
+    if not fits(d):
+        return text + _UNFIT
     if gains:
         name, term = gains[0]
         text += f" What would change most: {name}, -{scale.within(term)} ms."
