@@ -40,15 +40,17 @@ def diff(
     Exit code 0: no; 1: a row is slower, or was OK and is not; 2: the results can't be compared (another network,
     processor, clock policy).
 
-    In CI: measure the main branch and the change on the same machine, one right after the other, and keep rows in that
-    the change can't touch, such as --framework pytorch natively: how they moved is the drift of the machine.
+    In CI: measure the main branch and the change on the same machine, one right after the other, and keep rows in
+    that the change can't touch, such as other frameworks: how they moved is the drift of the machine.
 
-        xframe compare --backend ort -o main;  (switch to the change)  xframe compare --backend ort -o change
-
+    \b
+        xframe compare --backend ort -o main
+        (switch to the change)
+        xframe compare --backend ort -o change
         xframe diff main change
 
-    A row is slower when its 95 % interval is beyond the threshold, by itself and beside the rows that were measured in
-    turn with it, if there are at least three of these. Ambiguous rows do not fail: more --rounds decide them.
+    A row is slower when its 95 % interval is beyond the threshold, relative to the rows that were measured in turn
+    with it if there are at least three. Ambiguous rows do not fail: more --rounds decide them.
     """
     from xframe import store
     from xframe.analysis.changes import changes
