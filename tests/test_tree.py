@@ -43,11 +43,12 @@ LAYERS = [
 ]
 #: What the worker's side may import, so that it runs in the environment of an old framework with numpy alone.
 WORKER = ["xframe.worker", "xframe.types", "xframe.errors", "xframe.registry", "xframe.protocols"]
+TORCH = ["pytorch", *(f"pytorch_{part}" for part in ("inductor", "layers", "live", "profile", "trace"))]
 #: The plugin folders, and what several plugins of a folder share.
 PLUGINS = {
     "frameworks": {
-        "pytorch": ["pytorch", "pytorch_live"],
-        "torch.compile": ["pytorch", "pytorch_live"],
+        "pytorch": TORCH,
+        "torch.compile": TORCH,
         "tensorflow": ["tensorflow", "tensorflow_export", "tensorflow_live"],
         "jax": ["jax", "jax_export", "jax_graph", "jax_live"],
     },
