@@ -1,6 +1,7 @@
 """What ran in a step of TensorFlow, and its switches."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from nets import EVERY, SMALL, TRAPS
 from test_frameworks import case
 
 from xframe import registry, zoo
-from xframe.errors import NotHonoured, Unsupported
+from xframe.errors import NotHonoured, Unsupported, XframeError
 from xframe.frameworks import onednn
 from xframe.frameworks.traces import Event
 from xframe.types import HOST, KINDS, Kernel
@@ -177,6 +178,12 @@ def test_other_switches_of_a_process_are_refused():
 def test_every_switch_of_the_row_is_tested():
     switches = {s.name for s in registry.FRAMEWORKS["tensorflow"].switches}
     assert switches == {"onednn", "xla", "data_format", "weights", "inter_op_threads"}
+
+
+def test_a_process_that_fails_is_told(monkeypatch):
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
+    with pytest.raises(XframeError, match="asking oneDNN for its algorithms failed: exit code 1"):
+        tensorflow_profile.asked(SMALL, 2, 2, {})
 
 
 def test_scopes_of_odd_names(silent):

@@ -122,7 +122,19 @@ metadata={op_name="jit(run)/conv',
     text = TEXT.replace("__ynn_fusion", "__onednn_fusion")
     assert xla.program(text, NET, 1, layer_of)["ynn_fusion"].algorithm == "onednn"
     text = TEXT.replace(" convolution(%turned, %k)", " dot(%turned, %k)")
-    assert xla.program(text, NET, 1, layer_of)["c"] == (*found["c"][:3], "matmul (xla dot)", False)
+    assert xla.program(text, NET, 1, layer_of)["c"] == found["c"]._replace(algorithm="matmul (xla dot)")
+
+
+def test_several_convolutions_in_one_kernel_are_of_no_site():
+    another = TEXT.replace(
+        "  ROOT %c.2 =",
+        "  %c.3 = f32[1,8,8,4]{3,2,1,0} convolution(%p.2, %q.2), dim_labels=b01f_01io->b01f, "
+        'metadata={op_name="jit(run)/conv/conv_general_dilated"}\n  ROOT %c.2 =',
+    )
+    work = xla.program(another, NET, 1, layer_of)["ynn_fusion"]
+    assert (work.kind, work.layer, work.site, work.algorithm) == ("conv", "", None, "ynnpack")
+    (kernel,), _ = xla.kernels([Event("x", 0.0, 1.0, "main", {"hlo_op": "ynn_fusion"})], {"ynn_fusion": work})
+    assert kernel.name == "ynn_fusion (conv, one)"
 
 
 def test_a_kernel_ends_when_it_is_done_not_when_it_was_started():

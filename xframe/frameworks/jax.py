@@ -227,7 +227,8 @@ class Jax:
         Options: ``jit`` (``off``: one operation after the other), ``matmul_precision`` (of convolutions
         too; a CPU runs the same kernels either way),
         ``layout`` of images throughout, ``fast_math`` (XLA may reorder and approximate), ``ynnpack`` (``off``: Eigen
-        does the convolutions and products that this library does by default).
+        does the convolutions and products that this library does by default, at times whole stacks of layers in one
+        kernel, which a profile can't tell apart).
 
         Raises
         ------

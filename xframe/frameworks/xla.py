@@ -48,13 +48,15 @@ _EIGEN = re.compile(r"dim_labels=b(\d*)f_\1io->b\1f")
 
 
 class Work(NamedTuple):
-    """What an instruction computes: fields of :class:`xframe.types.Kernel`. ``calls``: it runs others."""
+    """What an instruction computes: fields of :class:`xframe.types.Kernel`. ``calls``: it runs others; ``several``: the
+    layers of its convolutions where there is more than one, and none is its ``layer``."""
 
     kind: str = ""
     layer: str = ""
     site: ConvSite | None = None
     algorithm: str = ""
     calls: bool = False
+    several: tuple[str, ...] = ()
 
 
 class _Instruction(NamedTuple):
@@ -120,7 +122,11 @@ def program(text: str, spec: ModelSpec, batch: int, layer_of: Callable[[str], st
         best = best._replace(kind=best.kind or "copy", layer=layer)
         if best.kind != "conv":
             return best
-        return best._replace(site=sites.get(best.layer), algorithm=_algorithm(instruction, held(instruction)))
+        best = best._replace(site=sites.get(best.layer), algorithm=_algorithm(instruction, held(instruction)))
+        products = [i for i in held(instruction) if _kind(i, "conv", shapes) == "conv"]
+        several = tuple(dict.fromkeys(layer_of(i.find(_OP_NAME)) for i in products))
+        # A library may take a whole stack of layers at once; what each took of it, nobody knows.
+        return best._replace(layer="", site=None, several=several) if len(several) > 1 else best
 
     return {i.name: work(i) for body in computations.values() for i in body}
 
@@ -176,7 +182,8 @@ def kernels(events: Iterable[Event], works: Mapping[str, Work]) -> tuple[list[Ke
     for event in thunks:
         name = event.stats["hlo_op"]
         done = ends.get((event.stats.get("_p"), name))
-        kind, layer, site, algorithm, _ = works[name]
+        work = works[name]
+        title = f"{name} ({', '.join(work.several)})" if work.several else name
         end = done.start if done else event.end
-        found.append(Kernel(name, event.start, end, site, "", kind, layer, algorithm))
+        found.append(Kernel(title, event.start, end, work.site, "", work.kind, work.layer, work.algorithm))
     return found, others
