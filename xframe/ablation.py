@@ -26,6 +26,7 @@ from xframe.analysis.ablations import (
     helped,
     slowest,
 )
+from xframe.analysis.labels import title
 from xframe.analysis.ratios import THRESHOLD, Verdict
 from xframe.comparison import NATIVE, Interrupted, Progress, Request
 from xframe.errors import UsageError, XframeError
@@ -186,7 +187,7 @@ class _Sets:
                 step, changed = cases[m.case]
                 about = {"set": number, "step": step, "changed": dict(changed)}
                 rows[m.case] = replace(m, environment={**m.environment, "ablation": about})
-                self._progress(f"{comparison.title(m.case)}: {m.outcome.value}")
+                self._progress(f"{title(m.case)}: {m.outcome.value}")
         finally:
             found = [rows[c] for c in cases if c in rows]
             self._done += found

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from xframe import environment, exports, planning
+from xframe.analysis.labels import PLANNED, title
 from xframe.errors import Unavailable, UsageError, XframeError
 from xframe.measure import Budget, Job, measure
 from xframe.oracle import Oracle
@@ -23,8 +24,6 @@ from xframe.types import ERROR_BUDGET, Artifact, Case, Device, Outcome, Plan
 from xframe.worker.alone import without_frameworks
 
 NATIVE, AUTO, BEST = "native", planning.AUTO, planning.BEST
-#: The backend that can be told a lowering. All others pick by themselves, and have one row.
-PLANNED = "tvm"
 #: When no lowering is asked for: all of them, and this one wherever one refuses.
 IMPLIED_FALLBACK = "direct"
 
@@ -206,13 +205,6 @@ def compare(request: Request, on_progress: Progress | None = None, command: Sequ
     if stopped is not None:
         raise Interrupted(run) from stopped
     return run
-
-
-def title(case: Case) -> str:
-    """``pytorch tvm winograd, batch 1, threads 2``: a row in words."""
-    names = [case.framework or case.model, case.runner, case.plan.label if case.runner == PLANNED else ""]
-    names += [f"{name}={value}" for name, value in case.options]
-    return f"{' '.join(n for n in names if n)}, batch {case.batch}, threads {case.threads}"
 
 
 def about(request: Request, asked: Request, subject: Subject) -> dict[str, Any]:

@@ -18,8 +18,9 @@ from xframe.analysis import counterfactuals, floors
 from xframe.analysis.counterfactuals import ASSUMED, Costs, Counterfactual
 from xframe.analysis.decomposition import Group, explained, groups
 from xframe.analysis.explanation import Explanation
+from xframe.analysis.labels import PLANNED
 from xframe.analysis.passes import Row
-from xframe.comparison import BEST, IMPLIED_FALLBACK, NATIVE, PLANNED, Interrupted, Progress, Request, compare
+from xframe.comparison import BEST, IMPLIED_FALLBACK, NATIVE, Interrupted, Progress, Request, compare
 from xframe.errors import Unavailable, UsageError, XframeError
 from xframe.lowering.variants import refusal
 from xframe.registry import FRAMEWORKS, LOWERINGS, load, resolve

@@ -21,8 +21,8 @@ class Switch(NamedTuple):
 
 class Row(NamedTuple):
     """``where`` is ``module:Class``; ``needs`` the modules it imports; ``extra`` the pip extra that brings them;
-    ``opt_in``: it is only in a comparison that names it; ``switches``: what can be turned on and off; ``variant_of``: the
-    framework that this is another way to run."""
+    ``opt_in``: it is only in a comparison that names it; ``switches``: what can be turned on and off; ``variant_of``:
+    the framework that this is another way to run."""
 
     where: str
     needs: Tuple[str, ...]

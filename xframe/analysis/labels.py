@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from xframe.results import LayerWork
 from xframe.types import Case, ConvSite
 
-#: The backend that can be told a lowering.
+#: The backend that can be told a lowering. All others pick by themselves, and have one row.
 PLANNED = "tvm"
 
 

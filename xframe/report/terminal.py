@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from xframe.analysis.labels import words
 from xframe.results import Measurement, Run
 from xframe.store import row
 from xframe.types import ConvSite, Outcome
@@ -110,7 +111,7 @@ def _fallback(m: Measurement) -> str:
     plan = m.case.plan
     by_reason: dict[str, list[str]] = {}
     for site, why in plan.fallback:
-        by_reason.setdefault(why, []).append(_words(site))
+        by_reason.setdefault(why, []).append(words(site))
     parts = "; ".join(f"{', '.join(sites)}: {why}" for why, sites in by_reason.items())
     return f"{len(plan.fallback)} of {len(plan.lowerings)} different convolutions fell back: {parts}"
 
@@ -133,18 +134,8 @@ def _schedules(m: Measurement) -> str:
 
 def _several(sites: Iterable[ConvSite]) -> str:
     """Sites in words, each once, with how often it is there."""
-    counts = Counter(map(_words, sites))
+    counts = Counter(map(words, sites))
     return ", ".join(f"{words} (x{count})" if count > 1 else words for words, count in counts.items())
-
-
-def _words(site: ConvSite) -> str:
-    """``64x27x27 -> 192, 5x5 /2``: what a reader needs to recognise a site; the rest where it is not the default."""
-    text = (
-        f"{site.in_channels}x{site.in_hw[0]}x{site.in_hw[1]} -> {site.out_channels}, {site.kernel[0]}x{site.kernel[1]}"
-    )
-    text += f" /{site.stride[0]}" if site.stride != (1, 1) else ""
-    text += f" dilated {site.dilation[0]}" if site.dilation != (1, 1) else ""
-    return text + (f" in {site.groups} groups" if site.groups != 1 else "")
 
 
 def _site_table(rows: Sequence[Measurement]) -> Table | None:
@@ -182,7 +173,7 @@ def _site_table(rows: Sequence[Measurement]) -> Table | None:
         medians = {c: statistics.median(v) for c, v in found.items()}
         own = {c: value for c, value in medians.items() if (site, c) not in refused}
         best = min(own, key=own.__getitem__, default=None)  # a fallback's time is no merit of the column it stands in
-        cells: list[str | Text] = [_words(site) + (f" (x{counts[site]})" if counts[site] > 1 else "")]
+        cells: list[str | Text] = [words(site) + (f" (x{counts[site]})" if counts[site] > 1 else "")]
         for column in columns:
             text = f"{medians[column] * 1e3:.3f}" if column in medians else "-"
             text = f"({text})" if column in medians and column not in own else text

@@ -17,9 +17,9 @@ from typing import Any
 from xframe import environment, zoo
 from xframe.analysis import floors
 from xframe.analysis.decomposition import explained
-from xframe.analysis.labels import site_names
+from xframe.analysis.labels import PLANNED, site_names
 from xframe.analysis.terms import Decomposition
-from xframe.comparison import NATIVE, PLANNED, Request, compare
+from xframe.comparison import NATIVE, Request, compare
 from xframe.errors import XframeError
 from xframe.measure import Budget
 from xframe.registry import BACKENDS, FRAMEWORKS, Row

@@ -12,9 +12,9 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
 
+from xframe.analysis.labels import words as site_words
 from xframe.lowering.tasks import Task
 from xframe.report.terminal import WIDTH
-from xframe.report.terminal import _words as site_words
 from xframe.tuning.result import Report, Row, State
 
 
