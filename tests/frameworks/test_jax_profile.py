@@ -12,7 +12,8 @@ from xframe.types import HOST, KINDS
 
 jax = pytest.importorskip("jax")
 from xframe.frameworks import jax as framework  # noqa: E402
-from xframe.frameworks import jax_profile  # noqa: E402
+from xframe.frameworks import jax_profile, traces  # noqa: E402
+from xframe.frameworks.traces import Event  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -103,3 +104,18 @@ def test_every_switch_of_the_row_is_known():
     for name, values in switches.items():
         for value in values[1:]:
             built(SMALL, {name: value})
+
+
+def test_the_caller_is_woken_after_the_last_kernel(monkeypatch):
+    mark, done = traces.MARK, {"hlo_op": "dot"}
+    events = [
+        Event(mark, 1.0, 9.0, "main"),
+        Event("CommonPjRtBuffer::Await", 2.0, 2.0, "main", {"_p": 3}),
+        Event("dot", 3.0, 7.0, "pool", done),
+        Event("CommonPjRtBuffer::Await", 8.0, 8.5, "main", {"_c": 3}),
+    ]
+    monkeypatch.setattr(jax_profile, "record", lambda run: events)
+    hlo = "ENTRY %main (x: f32[2,3]) -> f32[2,5] {\n  ROOT %dot = f32[2,5]{1,0} dot(%x, %x)\n}\n"
+    (profile,) = jax_profile.Profiler(SMALL, 2, lambda: None, hlo).passes(1)
+    assert [(k.name, k.start, k.end) for k in profile.kernels] == [("dot", 2.0, 6.0)]
+    assert ("thread wake-up", 6.0, 7.0, "dispatch") in [(s.name, s.start, s.end, s.kind) for s in profile.host]

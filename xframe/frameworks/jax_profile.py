@@ -11,7 +11,7 @@ from jax import lax
 
 from xframe.frameworks import traces, xla
 from xframe.frameworks.traces import Event
-from xframe.types import ModelSpec, Profile
+from xframe.types import ModelSpec, Profile, Span
 
 _WAITING = ("Await", "BlockUntilReady", "block_until_ready", "Wait")
 
@@ -70,4 +70,7 @@ class Profiler:
         wall, thread, events = traces.step(traces.marked(self._step, record, jax.profiler.TraceAnnotation))
         kernels, others = xla.kernels(events, self._works)
         host = traces.spans(others, wall, thread, _WAITING)
+        last = max((k.end for k in kernels), default=wall)
+        woken = (e.start for e in others if e.name.endswith("::Await") and "_c" in e.stats)  # the end of its wait
+        host += [Span("thread wake-up", last, time, "dispatch") for time in woken if time > last]
         return Profile(wall, tuple(kernels), tuple(host), self._cost * len(events))
