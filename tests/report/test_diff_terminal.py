@@ -68,3 +68,4 @@ def test_neighbours_have_a_column():
     report = text(old, new)
     assert cells(report, "jax", "native", "auto")[-1] == "+10.0 %"
     assert "the rows measured in turn with it became 10.0 % slower in the middle" in report
+    assert report.endswith("\n4 ambiguous: more --rounds, or a quieter machine, decide more\n")

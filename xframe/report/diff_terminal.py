@@ -25,8 +25,10 @@ _STYLES = {Verdict.SLOWER.value: "bold red", BROKEN: "bold red", Verdict.FASTER.
 def render(changes: Changes, out: TextIO) -> None:
     """Write the tables, what has to be known to read them, and a last line with the sum."""
     console = Console(file=out, highlight=False, soft_wrap=True, width=None if out.isatty() else WIDTH)
-    console.print(Text("change: of the time, from old to new, with its 95 % interval; others: how the rows measured in"
-                       f" turn with it moved. Up to {changes.threshold:.1%} is none."))  # fmt: skip
+    console.print(
+        Text("change: of the visits' medians, their geometric mean, from old to new, with its 95 % interval;")
+    )
+    console.print(Text(f"others: how rows measured in turn with it moved. Up to {changes.threshold:.1%} is none."))
     for difference in changes.differences:
         console.print(Text(f"differs: {difference}"))
     for (batch, threads), group in groupby(changes.rows, key=lambda c: (c.identity.batch, c.identity.threads)):
@@ -39,10 +41,12 @@ def render(changes: Changes, out: TextIO) -> None:
 
 
 def summary(changes: Changes) -> str:
-    """``1 slower, 3 same``: how often each verdict is there, regressions first."""
+    """``1 slower, 3 same``: how often each verdict is there, regressions first; what to do of ambiguous ones."""
     counts = Counter(c.verdict for c in changes.rows)
     first = sorted(counts, key=lambda v: v not in (BROKEN, Verdict.SLOWER.value))
-    return ", ".join(f"{counts[v]} {v}" for v in first)
+    text = ", ".join(f"{counts[v]} {v}" for v in first)
+    hint = ": more --rounds, or a quieter machine, decide more" if Verdict.AMBIGUOUS.value in counts else ""
+    return text + hint
 
 
 def _table(rows: list[Change]) -> Table:
