@@ -139,7 +139,7 @@ def test_the_worker_is_written_for_old_pythons(path):
 @pytest.mark.parametrize("name", ["torch", "tensorflow", "jax", "tvm", "onnxruntime", "openvino"])
 def test_heavy_packages_stay_in_the_files_that_need_them(name):
     home = {
-        "torch": ["frameworks/pytorch"],
+        "torch": ["frameworks/pytorch", "selftest/pytorch"],
         "tensorflow": ["frameworks/tensorflow"],
         "jax": ["frameworks/jax"],
         "tvm": ["lowering/", "backends/tvm", "calibration", "tuning/", "fleet/"],

@@ -2,7 +2,7 @@
 
 A lie sits in the ``forward`` of a module, so it is in every step, timed or profiled, and clocks itself
 (:class:`~xframe.selftest.ledger.Ledger`). It is repeated so often that it takes :data:`SHARE` of an honest step: a
-number that is found before anything is timed, and kept. Tensors are handled by their methods alone.
+number that is found before anything is timed, and kept.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import math
 import time
 from collections.abc import Mapping
 from typing import Any
+
+import torch
 
 from xframe import zoo
 from xframe.frameworks.pytorch import PyTorch
@@ -120,16 +122,24 @@ class SpinInDispatch(Planted):
 
 
 class SlowKernel(Planted):
-    """Computes the largest convolution again, and drops the result."""
+    """Computes the largest convolution again, and drops the result.
 
-    after = True  # its weights are then as warm as those of an honest row when they are first read
+    Without oneDNN, which would bring image and weights into blocks of its own first: that would be a change of layout.
+    """
+
+    after = True  # its weights are then as cold as those of an honest row when they are first read
 
     def where(self, spec: ModelSpec) -> str:
         sites = zoo.sites(spec, 1)
         return max(sites, key=lambda layer: sites[layer].flop)
 
     def once(self, module: Any, x: Any) -> Any:
-        type(module).forward(module, x)
+        onednn: Any = torch.backends.mkldnn
+        kept, onednn.enabled = onednn.enabled, False
+        try:
+            type(module).forward(module, x)
+        finally:
+            onednn.enabled = kept
         return x
 
 
