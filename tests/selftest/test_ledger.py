@@ -1,12 +1,19 @@
 """What a lie took, by its own clock."""
 
 import json
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from xframe.errors import XframeError
 from xframe.selftest import ledger
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(monkeypatch, tmp_path):
+    """Ledgers that nobody reads go with it."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 @pytest.fixture

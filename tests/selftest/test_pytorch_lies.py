@@ -1,5 +1,7 @@
 """Lies in PyTorch: each is carried out in every step, clocks itself, and leaves the outputs as they are."""
 
+import tempfile
+
 import numpy as np
 import pytest
 from torch import nn
@@ -29,6 +31,12 @@ LIES = {
     pytorch_lies.NeedlessTranspose: "relu1",  # as large an image as relu2 reads, and the first
     pytorch_lies.AllocationStorm: "relu1",
 }
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(monkeypatch, tmp_path):
+    """Ledgers that nobody reads go with it."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 def feed(seed):

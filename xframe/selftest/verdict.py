@@ -14,8 +14,8 @@ from xframe.types import Outcome
 
 #: Share of the planted time that a term may be off beyond its interval. A lie disturbs what runs after it (caches,
 #: threads that fell asleep), and two processes of the same code differ a little: neither is in an interval over the
-#: samples of one process each. In simulated rows (30 of each lie) whose kernels differ by 1 % from process to process and
-#: 0.5 % from step to step, all lies are found so, and almost none by intervals alone; at 2 %, 28 of 30.
+#: samples of one process each. In simulated rows (30 of each lie) whose kernels differ by 1 % from process to process
+#: and 0.5 % from step to step, all lies are found so, and almost none by intervals alone; at 2 %, 28 of 30 or more.
 TOLERANCE = 0.1
 #: In the note of a row that was timed beside other processes (``xframe.measure``).
 LOAD = "other processes used"
