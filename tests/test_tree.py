@@ -49,8 +49,8 @@ PLUGINS = {
     "frameworks": {
         "pytorch": TORCH,
         "torch.compile": TORCH,
-        "tensorflow": ["tensorflow", "tensorflow_export", "tensorflow_live"],
-        "jax": ["jax", "jax_export", "jax_graph", "jax_live"],
+        "tensorflow": [f"tensorflow{part}" for part in ("", "_export", "_live", "_nchw", "_profile")],
+        "jax": [f"jax{part}" for part in ("", "_export", "_graph", "_live", "_nchw", "_profile")],
     },
     "backends": {
         "openvino": ["openvino"],
