@@ -174,3 +174,12 @@ def test_another_way_to_run_the_framework_is_a_setting_too(switches, monkeypatch
     assert found.of(ALONE)[2].measurement.case.framework == "torch.compile"
     assert str(found.together) == "fast=on"
     assert settings((), 1, ("torch.compile",)) == [(("framework", "torch.compile"),)]
+
+
+def test_what_another_way_to_run_it_lacks_is_not_tried_with_it(switches, monkeypatch):
+    switches("fast")
+    variant = Row("tests.fake_switches:Faster", (), "x", (), True, (), "pytorch")
+    monkeypatch.setitem(FRAMEWORKS, "torch.compile", variant)
+    (found,) = ablations(ablate(TINY).measurements)
+    assert [str(s) for s in found.settings] == ["fast=on", "framework=torch.compile", "framework=torch.compile"]
+    assert found.together.measurement.case.framework == "torch.compile"

@@ -162,6 +162,8 @@ class _Sets:
         """All values that help beside those taken before them, the largest gain first."""
         taken, *others = [s.changed for s in gains]
         for one in others:
+            if not self._known(taken + one):
+                continue
             before, after = self._measured({taken: TRIED, taken + one: TRIED})
             times = against(after, before)
             if times is not None and times.verdict(self._threshold) == Verdict.FASTER:
@@ -193,6 +195,13 @@ class _Sets:
             self._done += found
         default = rows[self._job.case]
         return [Setting(*cases[m.case], m, default) for m in found if m is not default]
+
+    def _known(self, changed: Changed) -> bool:
+        """Whether another way to run the framework has the other switches too."""
+        options = dict(changed)
+        variant = options.pop(FRAMEWORK, None)
+        names = {THREADS, *(s.name for s in (FRAMEWORKS[variant].switches if variant else self._switches))}
+        return options.keys() <= names
 
     def _case(self, changed: Changed) -> Case:
         options, case = dict(changed), self._job.case

@@ -12,8 +12,8 @@ from xframe.types import Outcome
 DRIFT = (1.0, 1.1, 0.9)
 
 
-def row(step, seconds, number=0, outcome=Outcome.OK, framework="pytorch", **changed):
-    about = {"ablation": {"set": number, "step": step, "changed": changed}}
+def row(step, seconds, number=0, outcome=Outcome.OK, framework="pytorch", load=0.0, **changed):
+    about = {"ablation": {"set": number, "step": step, "changed": changed}, "foreign_load": [0.0, load]}
     rounds = [[seconds * d] * 4 for d in DRIFT]
     reason = "" if outcome == Outcome.OK else "not in this build"
     return measurement(rounds, framework, outcome=outcome, reason=reason, environment=about, batch=16)
@@ -55,6 +55,12 @@ def test_a_setting_without_a_time_has_its_reason_below(report):
 def test_the_sum_is_a_sentence(report):
     assert "options alone give pytorch 2.00x (2.00 to 2.00) at batch 16: mkldnn=off\n" in report
     assert "from the worst single setting (jit=off) to the best (mkldnn=off): 4.00x (4.00 to 4.00)\n" in report
+
+
+def test_a_sum_of_rows_that_were_disturbed_says_so():
+    busy = text(row("default", 0.020), row("alone", 0.040, jit="off", load=1.8))
+    assert busy.endswith("beware: other processes used up to 1.8 CPUs meanwhile; a quiet machine may say otherwise\n")
+    assert "beware" not in text(row("default", 0.020), row("alone", 0.040, jit="off", load=0.05))
 
 
 def test_where_nothing_helps_it_says_so():

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from xframe.analysis.ablations import ALONE, DEFAULT, TOGETHER, TRIED, WORST, Ablation, ablations
 from xframe.analysis.ratios import THRESHOLD, Ratio, Verdict
+from xframe.measure import FOREIGN
 from xframe.report.terminal import WIDTH
 from xframe.results import Measurement, Run
 from xframe.types import Case, Outcome
@@ -62,6 +63,10 @@ def headlines(one: Ablation, threshold: float = THRESHOLD) -> Iterator[str]:
     if worst is not None and one.worst_to_best is not None:
         best = str(together) if together else "the defaults"
         yield f"from the worst single setting ({worst}) to the best ({best}): {times(one.worst_to_best)}"
+    told = [s for s in (together, worst) if s is not None]
+    load = [x for m in (one.default, *(s.measurement for s in told)) for x in m.environment.get("foreign_load", ())]
+    if max(load, default=0.0) > FOREIGN:
+        yield f"beware: other processes used up to {max(load):.1f} CPUs meanwhile; a quiet machine may say otherwise"
 
 
 def times(ratio: Ratio) -> str:
