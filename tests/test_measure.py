@@ -144,7 +144,8 @@ def test_a_profile_with_other_kernels_than_planned_does(job):
 def test_profiled_passes_are_taken_in_turn(job):
     stages = []
     done = list(measure.measure([job("Fine"), job("Noisy")], replace(QUICK, profile=3), lambda c, s: stages.append(s)))
-    assert [len(m.profiles) for m in done] == [len(m.plain) for m in done] == [3, 3]
+    assert [len(m.profiles) for m in done] == [3, 3]
+    assert all(len(m.plain) >= 3 for m in done)
     assert done[0].kernels == done[0].profiles[0].kernels != ()
     assert [s for s in stages if s.startswith("profile")] == [f"profile {n} of 3" for n in (1, 1, 2, 2, 3, 3)]
 
@@ -152,7 +153,7 @@ def test_profiled_passes_are_taken_in_turn(job):
 def test_many_profiled_passes_are_taken_in_a_few_turns(job):
     stages = []
     (m,) = measure.measure([job("Fine")], replace(QUICK, profile=8), lambda c, s: stages.append(s))
-    assert len(m.profiles) == len(m.plain) == 8
+    assert len(m.profiles) == 8 <= len(m.plain)
     assert [s for s in stages if s.startswith("profile")] == [f"profile {n} of 3" for n in (1, 2, 3)]
 
 

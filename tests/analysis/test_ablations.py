@@ -40,7 +40,7 @@ def test_the_best_value_of_each_switch_helps_largest_gain_first():
     assert [str(s) for s in helped(found.settings, 0.005)] == ["b=1", "a=2", "c=1"]
     assert str(slowest(found.settings)) == "d=1"
     assert found.together is None
-    assert found.worst_to_best.value == pytest.approx(2)
+    assert found.worst_to_best().value == pytest.approx(2)
 
 
 def test_fewer_threads_are_not_the_worst_option():
@@ -58,7 +58,7 @@ def test_the_last_word_have_those_measured_again():
         ]
     )  # fmt: skip
     assert found.together.speedup.value == pytest.approx(1.5)
-    assert found.worst_to_best.value == pytest.approx(2)
+    assert found.worst_to_best().value == pytest.approx(2)
 
 
 def test_runners_and_batches_are_apart_and_other_rows_are_passed_over():

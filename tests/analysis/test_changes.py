@@ -119,6 +119,16 @@ def test_drift_is_taken_out_and_groups_drift_apart():
     assert masked.reason.startswith("slower beside the others, same by itself")
 
 
+@pytest.mark.parametrize("busy", [0, 1])
+def test_what_changed_beside_other_processes_is_ambiguous(busy):
+    pair = [measurement(STEADY), measurement(scaled(1.2))]
+    pair[busy] = replace(pair[busy], environment={**pair[busy].environment, "foreign_load": [0.0, 0.8]})
+    result = changes(*map(run, pair))
+    assert (result.rows[0].verdict, result.exit_code) == ("ambiguous", 0)
+    assert result.rows[0].reason == "slower, but other processes used up to 0.8 CPUs while it was timed"
+    assert found(run(pair[busy]), run(pair[busy])) == {pair[busy].case.framework: "same"}
+
+
 def test_one_visit_decides_nothing_and_says_what_to_do():
     (row,) = changes(run(measurement(STEADY[:1])), run(measurement(scaled(3, STEADY[:1])))).rows
     assert (row.verdict, row.times.high) == ("ambiguous", math.inf)

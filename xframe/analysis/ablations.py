@@ -79,14 +79,17 @@ class Ablation:
         """The slowest single setting with as many threads, measured again where something helped; None: none is slow"""
         return next((s for s in self.of(WORST) if s.ok), None) or slowest(self.of(ALONE))
 
-    @property
-    def worst_to_best(self) -> Ratio | None:
+    def best(self, threshold: float = THRESHOLD) -> Setting | None:
+        """What helped together, if it still did when it was measured again; None: the defaults."""
+        again = self.together
+        return again if again is not None and again.verdict(threshold) == Verdict.FASTER else None
+
+    def worst_to_best(self, threshold: float = THRESHOLD) -> Ratio | None:
         """Time of the worst setting over that of the best; None where there is no worse one than the default."""
         if self.worst is None:
             return None
-        if self.together is None:
-            return self.worst.speedup and self.worst.speedup.inverse
-        return against(self.worst, self.together)
+        best = self.best(threshold)
+        return against(self.worst, best) if best else self.worst.speedup and self.worst.speedup.inverse
 
 
 def ablations(measurements: Iterable[Measurement]) -> list[Ablation]:

@@ -4,6 +4,7 @@ Times are compared by their raw samples (see :mod:`xframe.analysis.ratios`). A m
 which no sample of one of them shows. Rows that were measured in turn with each other drifted together, so where a row
 has enough such neighbours in both results, it is judged beside what became of them. A row that then changed, but did
 not by itself, is ambiguous, and so is one that changed as all of them did: it may be the machine, or what they share.
+What changed while other processes took more of it than :data:`~xframe.measure.FOREIGN` is ambiguous as well.
 
 How often it is wrong was counted over simulated pairs of results, 8 rows of 3 visits on a machine that drifts by 3 %
 between results and 1 % between visits, each process off by 0.7 % and each visit to a row by 1 %, skewed noise of 3 %
@@ -25,6 +26,7 @@ from xframe.analysis import comparable
 from xframe.analysis.comparable import Difference
 from xframe.analysis.ratios import THRESHOLD, Ratio, Verdict, checked, ratio
 from xframe.errors import UsageError
+from xframe.measure import FOREIGN
 from xframe.results import Measurement, Run
 from xframe.types import Outcome
 from xframe.worker.timing import quartiles
@@ -189,7 +191,12 @@ def _judged(change: Change, timed: Sequence[Change], threshold: float, steady: b
     if change.times is None or change.old is None or change.new is None:
         return change
 
+    load = max((x for m in (change.old, change.new) for x in m.environment.get("foreign_load", ())), default=0.0)
+
     def said(verdict: Verdict, reason: str = "", drift: Ratio | None = None) -> Change:
+        if verdict in (Verdict.SLOWER, Verdict.FASTER) and load > FOREIGN:
+            reason = f"{verdict.value}, but other processes used up to {load:.1f} CPUs while it was timed"
+            verdict = Verdict.AMBIGUOUS
         return replace(change, verdict=verdict.value, reason=reason, drift=drift)
 
     alone = change.times.verdict(threshold)

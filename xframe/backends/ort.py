@@ -65,6 +65,7 @@ class OrtExecutable:
             "spinning": taken.get_session_config_entry("session.intra_op.allow_spinning"),
             "denormal_as_zero": taken.get_session_config_entry("session.set_denormal_as_zero"),
             "nchwc": settings.on("nchwc"),
+            "io_binding": True,
         }
 
     def bind(self, feeds: list[np.ndarray]) -> None:

@@ -127,16 +127,18 @@ def network(spec: ModelSpec, w: Weights, x, ops: Mapping[str, Callable[..., Any]
     return tf.identity(values[spec.layers[-1].name], "output")
 
 
-def _threads(threads: int, nodes: int) -> tuple[str, ...]:
+def _threads(threads: int, asked: str | None) -> tuple[str, ...]:
     """Set both thread pools, or tell that the first was made earlier in this process with another size.
 
-    Raises NotHonoured when the second, whose threads run the nodes of a graph, was.
+    ``asked``: threads of the second pool, which run the nodes of a graph, where it is not the default of one. Raises
+    NotHonoured when it was made with another size.
     """
+    nodes = int(asked or 1)
     try:
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         tf.config.threading.set_inter_op_parallelism_threads(nodes)
     except RuntimeError:
-        if tf.config.threading.get_inter_op_parallelism_threads() != nodes:
+        if asked and tf.config.threading.get_inter_op_parallelism_threads() != nodes:
             raise NotHonoured(
                 f"tensorflow with inter_op_threads={nodes}: TensorFlow was started with another number here, and keeps "
                 "it; use a new process"
@@ -325,7 +327,7 @@ class TensorFlow:
                 f"tensorflow with onednn={wanted}: TensorFlow was imported with the other choice here; it reads "
                 "TF_ENABLE_ONEDNN_OPTS at its import"
             )
-        notes = _threads(threads, int(options.get("inter_op_threads", "1")))
+        notes = _threads(threads, options.get("inter_op_threads"))
         tf.config.experimental.enable_tensor_float_32_execution(False)
         start = time.perf_counter()
         place = "/CPU:0" if index is None else f"/GPU:{index}"

@@ -60,9 +60,9 @@ def headlines(one: Ablation, threshold: float = THRESHOLD) -> Iterator[str]:
         yield f"options alone give {name} {times(together.speedup)} {at}: {together}"
     else:
         yield f"no option alone makes {name} faster than its defaults {at}"
-    if worst is not None and one.worst_to_best is not None:
-        best = str(together) if together else "the defaults"
-        yield f"from the worst single setting ({worst}) to the best ({best}): {times(one.worst_to_best)}"
+    if worst is not None and (span := one.worst_to_best(threshold)) is not None:
+        best = one.best(threshold) or "the defaults"
+        yield f"from the worst single setting ({worst}) to the best ({best}): {times(span)}"
     told = [s for s in (together, worst) if s is not None]
     load = [x for m in (one.default, *(s.measurement for s in told)) for x in m.environment.get("foreign_load", ())]
     if max(load, default=0.0) > FOREIGN:

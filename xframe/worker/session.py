@@ -12,6 +12,7 @@ import numpy as np
 
 from xframe import registry
 from xframe.errors import XframeError
+from xframe.protocols import DEFAULTS
 from xframe.types import ModelSpec, Plan
 from xframe.worker import wire
 from xframe.worker.alone import without_frameworks
@@ -34,6 +35,10 @@ def peak_bytes() -> int:
 
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+#: Least time of the unprofiled steps before, and after, a visit's profiled passes.
+PLAIN_SECONDS = 0.12
 
 
 class Session:
@@ -64,7 +69,17 @@ class Session:
         return registry.load({name: registry.Row(where, tuple(needs), extra)}, name)
 
     def do_open(
-        self, plugin, runner, device, batch, threads, options, spec=None, weights=None, artifact=None, plan=None
+        self,
+        plugin,
+        runner,
+        device,
+        batch,
+        threads,
+        options=DEFAULTS,
+        spec=None,
+        weights=None,
+        artifact=None,
+        plan=None,
     ):
         """Build natively, or compile an artifact under a plan."""
         started = time.perf_counter()
@@ -124,7 +139,7 @@ class Session:
         return {}
 
     def do_profile(self, passes):
-        """Profiled passes, and as many steps without a profiler: half of them before, half after."""
+        """Profiled passes, and at least as many steps without a profiler: half of them before, half after."""
         before = self._plain(passes - passes // 2)
         collecting = gc.isenabled()
         gc.disable()
@@ -136,8 +151,9 @@ class Session:
         return {"profiles": wire.plain(profiles), "plain": before + self._plain(passes // 2)}
 
     def _plain(self, count):
+        """As warm as timed ones: threads that slept take a few steps until they spin."""
         steps = (self.executable.step, self.executable.sync)
-        return sample(*steps, count, 0.0, math.inf, math.inf).seconds if count else []
+        return sample(*steps, count, PLAIN_SECONDS, math.inf, math.inf).seconds if count else []
 
     def do_export(self, plugin, spec, weights, batch, path):
         """Export through the framework's own route, and stamp the file."""
