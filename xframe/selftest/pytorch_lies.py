@@ -94,7 +94,8 @@ class Planted(PyTorch):
             bind(feeds)
             honest = least(step)
             turns = 1
-            turns = max(1, round(self.share * honest / least(turn)))
+            for _ in range(3):  # what is done again is warm, and takes less
+                turns = max(1, round(turns * self.share * honest / least(turn)))
             ledger.clear()
 
         def profiled(passes: int) -> Any:
