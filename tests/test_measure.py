@@ -1,7 +1,7 @@
 """Measuring side by side: what one job does must not cost another its row."""
 
 import itertools
-import signal
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -295,31 +295,59 @@ def test_second_interrupt_ends_at_once(job):
     assert collect([job("Fine"), job("Noisy")], QUICK, progress) == {}
 
 
+INTERRUPTED = """
+import signal, sys
+from pathlib import Path
+from tests.test_measure import FEEDS, QUICK, SPEC, judge, measure
+from xframe.registry import FRAMEWORKS, Row
+from xframe.types import Case, Plan
+
+next_is, send = [], measure.Worker.send
+
+
+def then_a_signal(worker, cmd, **fields):
+    send(worker, cmd, **fields)
+    if cmd == "time" and next_is == ["round 2 of 2", "Slow"]:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+
+
+def handler(number, frame):
+    raise KeyboardInterrupt
+
+
+def job(name):
+    FRAMEWORKS[name] = Row("fakes:" + name, (), "none")
+    return measure.Job(Case("tiny", name, "native", Plan(), "cpu", 1, 1), SPEC, Path(sys.argv[1]), FEEDS, judge)
+
+
+measure.Worker.send = then_a_signal
+signal.signal(signal.SIGALRM, handler)
+
+
+
+def progress(case, at):
+    next_is[:] = [at, case.framework]
+
+
+try:
+    for m in measure.measure([job("Fine"), job("Slow")], QUICK, progress):
+        print(m.case.framework, m.outcome.value)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="needs setitimer")
-def test_a_signal_in_the_middle_of_a_step_costs_the_row_being_timed(job, monkeypatch):
-    """A real signal while the host waits for a reply: 0.1 s after it asked for a step that takes 0.4 s."""
-    next_is, send = [], measure.Worker.send
+def test_a_signal_in_the_middle_of_a_step_costs_the_row_being_timed(tmp_path):
+    """A real signal while the host waits for a reply: 0.1 s after it asked for a step that takes 0.4 s.
 
-    def progress(case, at):
-        next_is[:] = [at, case.framework]
-
-    def then_a_signal(worker, cmd, **fields):
-        send(worker, cmd, **fields)
-        if cmd == "time" and next_is == ["round 2 of 2", "Slow"]:
-            signal.setitimer(signal.ITIMER_REAL, 0.1)
-
-    monkeypatch.setattr(measure.Worker, "send", then_a_signal)
-
-    def handler(number, frame):
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, handler)
-    try:
-        rows = collect([job("Fine"), job("Slow")], QUICK, progress)
-    finally:
-        signal.signal(signal.SIGALRM, before)
-    assert rows["Fine"].outcome == Outcome.OK
-    assert "Slow" not in rows
+    In a process of its own: what other tests loaded has threads and handlers that a signal may meet.
+    """
+    np.savez(tmp_path / "weights.npz", w=np.ones(3, "float32"))
+    env = {**os.environ, "PYTHONPATH": str(FAKES)}
+    command = [sys.executable, "-c", INTERRUPTED, str(tmp_path / "weights.npz")]
+    done = subprocess.run(command, cwd=FAKES.parents[1], env=env, capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == ["Fine OK", "interrupted"], done.stderr
 
 
 def test_abandoned_iteration_ends_the_workers(job, workers):
