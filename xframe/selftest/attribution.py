@@ -57,6 +57,10 @@ class Setting:
         return Request(self.model, **given)
 
 
+#: Computes until its parent is gone, however that ended.
+BUSY = "import os; parent = os.getppid()\nwhile os.getppid() == parent: pass"
+
+
 def attribution(setting: Setting, names: Sequence[str], progress: Progress) -> list[Finding]:
     """Plant the lies ``names`` of :data:`~xframe.selftest.lies.LIES` once each; what became of them, in that order.
 
@@ -98,7 +102,7 @@ def load(processes: int) -> Iterator[None]:
     """Within the block so many other processes compute without end."""
     with contextlib.ExitStack() as started:
         for _ in range(processes):
-            process = started.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            process = started.enter_context(subprocess.Popen([sys.executable, "-c", BUSY]))
             started.callback(process.kill)
         yield
 
