@@ -4,51 +4,18 @@ import dataclasses
 import re
 import shutil
 import subprocess
-from html.parser import HTMLParser
 
 import pytest
 
 from tests import check_samples as samples
+from tests.report.parsed import Page
 from xframe.equivalence.result import Difference, State
 from xframe.report.check_grid import Grid
 from xframe.report.check_heat import STEPS, step
 from xframe.report.check_page import page
 
-VOID = {"meta", "br"}
 EVIL = "<script>alert(1)</script>\"'&<img src=x onerror=alert(2)>\x1b[2J"
 FFT = samples.run("b.onnx", "tvm fft", own=5.0, first=4e4, layers=samples.rows(0.1, 1e-5, 0.02, 5, 20, 900, 1e3))
-
-
-class Page(HTMLParser):
-    """Elements with their attributes and text; fails where one is not closed in its order."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.elements, self._open = [], []
-        self.feed(text)
-        self.close()
-        assert self._open == []
-
-    def handle_starttag(self, tag, attrs):
-        assert len(dict(attrs)) == len(attrs)
-        element = (tag, dict(attrs), [])
-        self.elements.append(element)
-        if tag not in VOID:
-            self._open.append(element)
-
-    def handle_endtag(self, tag):
-        assert self._open.pop()[0] == tag
-
-    def handle_data(self, data):
-        for element in self._open:
-            element[2].append(data)
-
-    def all(self, tag, cls=None):
-        """(attributes, text) of the elements of a kind."""
-        return [
-            (attrs, "".join(text)) for name, attrs, text in self.elements
-            if name == tag and (cls is None or cls in (attrs.get("class") or "").split())
-        ]  # fmt: skip
 
 
 CHECKS = {

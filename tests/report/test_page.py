@@ -6,12 +6,12 @@ import hashlib
 import json
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from itertools import pairwise
 
 import pytest
 
 from tests import report_samples as samples
+from tests.report.parsed import Page
 from xframe.analysis.decomposition import explained
 from xframe.report import page as module
 from xframe.report.page import Source, page
@@ -21,41 +21,8 @@ from xframe.types import ConvSite, Kernel, Outcome, Span
 
 pytest.importorskip("plotly")
 SOURCE = Source("results/run.json", "0f" * 32)
-VOID = {"meta", "br"}
 #: Without plotly: the page around it is what is looked at.
 STAND_IN = "window.Plotly = {react() {}}; // </script> ü"
-
-
-class Page(HTMLParser):
-    """Elements with their attributes and text; fails where one is not closed in its order."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.elements, self._open = [], []
-        self.feed(text)
-        self.close()
-        assert self._open == []
-
-    def handle_starttag(self, tag, attrs):
-        assert len(dict(attrs)) == len(attrs)
-        element = (tag, dict(attrs), [])
-        self.elements.append(element)
-        if tag not in VOID:
-            self._open.append(element)
-
-    def handle_endtag(self, tag):
-        assert self._open.pop()[0] == tag
-
-    def handle_data(self, data):
-        for element in self._open:
-            element[2].append(data)
-
-    def all(self, tag, **wanted):
-        """(attributes, text) of the elements of a kind, with those attributes."""
-        return [
-            (attrs, "".join(text)) for name, attrs, text in self.elements
-            if name == tag and all(attrs.get(k) == v for k, v in wanted.items())
-        ]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
