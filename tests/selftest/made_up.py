@@ -6,6 +6,7 @@ import math
 import numpy as np
 
 from xframe.results import LayerWork, Measurement, Run
+from xframe.selftest.attribution import HONEST, TWINS
 from xframe.types import Case, ConvSite, Kernel, Outcome, Plan, Profile, Span
 
 CONV1 = ConvSite(1, 3, (16, 16), 8, (3, 3))
@@ -68,8 +69,8 @@ def row(framework, seed, lie="", amount=0.0, lands="", planted_file=""):
 
 def run(folder, lies, amount=5e-4, lands="", clocked=None):
     """Of the honest rows and those with these lies, each with what it clocked."""
-    rows = [row("pytorch", 1), row("pytorch-twin", 2)]
-    for seed, lie in enumerate(lies, 3):
+    rows = [row(name, seed) for seed, name in enumerate((HONEST, *TWINS))]
+    for seed, lie in enumerate(lies, len(rows)):
         path = folder / f"{lie}.json"
         path.write_text(json.dumps({"plain": [clocked or amount] * 9, "profiled": []}))
         rows.append(row(f"pytorch+{lie}", seed, lie, amount, lands, path))

@@ -1,8 +1,9 @@
 """The self-test of the decomposition: lies of known size are planted, and must be found in the right term.
 
-The honest row, an honest twin of it, and the rows that lie are measured in turn like any rows, by what measures every
-comparison; what a lie took, it clocked itself. A lie about time must be in its term and in no other; one about results
-or kernels must cost its row the outcome; a machine that is busy with something else must be in the notes of the row.
+The honest row, honest twins of it, and the rows that lie are measured in turn like any rows, each in a process of its
+own, by what measures every comparison; what a lie took, it clocked itself. A lie about time must be in its term and in
+no other; one about results or kernels must cost its row the outcome; a machine that is busy with something else must be
+in the notes of the row.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ from xframe.registry import BACKENDS, FRAMEWORKS, Row
 from xframe.results import Measurement, Run
 from xframe.selftest import ledger, verdict
 from xframe.selftest.lies import LIES, NOTE
+from xframe.selftest.spread import against
 from xframe.selftest.verdict import Finding
 
-#: The framework that lies, and its twin that does not.
-HONEST, TWIN = "pytorch", "pytorch-twin"
+#: The framework that lies, and its twins that do not: what these differ by is what processes of the same code do.
+HONEST, TWINS = "pytorch", ("pytorch-twin-1", "pytorch-twin-2", "pytorch-twin-3")
 #: The lowering that the lies about kernels are asked for, and what takes the sites that it refuses.
 ASKED, FALLBACK = "winograd", "direct"
 #: More passes than a comparison takes: its intervals are what is tested.
@@ -64,7 +66,7 @@ BUSY = "import os; parent = os.getppid()\nwhile os.getppid() == parent: pass"
 def attribution(setting: Setting, names: Sequence[str], progress: Progress) -> list[Finding]:
     """Plant the lies ``names`` of :data:`~xframe.selftest.lies.LIES` once each; what became of them, in that order.
 
-    With lies that take time comes one more finding, ``none``: that of the twin, in which none may be found.
+    With lies that take time comes one more finding, ``none``: that of the honest row, in which none may be found.
 
     Raises
     ------
@@ -110,7 +112,7 @@ def load(processes: int) -> Iterator[None]:
 def _in_framework(setting: Setting, names: Sequence[str], progress: Progress) -> dict[str, Finding]:
     """The lies of a framework, the honest rows beside them."""
     honest = FRAMEWORKS[HONEST]
-    rows = {TWIN: honest._replace(aliases=())}
+    rows = {name: honest._replace(aliases=()) for name in TWINS}
     rows.update({_framework(name): honest._replace(where=LIES[name].where, aliases=()) for name in names})
     with registered(FRAMEWORKS, rows):
         run = compare(setting.request(frameworks=(HONEST, *rows), runners=(NATIVE,)), progress)
@@ -130,30 +132,32 @@ def judged(run: Run, names: Sequence[str]) -> dict[str, Finding]:
             continue
         try:
             planted = ledger.taken(row.environment["planted_file"])
-            difference = _difference(explanations, measured, _framework(name))
+            difference = _difference(explanations, measured, _framework(name), (HONEST, *TWINS))
         except (KeyError, XframeError) as e:
             found[name] = verdict.missing(name, LIES[name], f"{row.outcome.value}: {row.reason or e}")
             continue
         finding = verdict.timed(name, LIES[name], planted, difference, _part(run, row))
-        found[name] = verdict.excused(finding, (row, measured[HONEST]))
+        found[name] = verdict.excused(finding, (row, *(measured[h] for h in (HONEST, *TWINS))))
     smallest = min((f.planted for f in found.values() if f.planted), default=None)
     if smallest is not None:
         try:
-            finding = verdict.honest(_difference(explanations, measured, TWIN), smallest)
-            found["none"] = verdict.excused(finding, (measured[TWIN], measured[HONEST]))
+            finding = verdict.honest(_difference(explanations, measured, HONEST, TWINS), smallest)
+            found["none"] = verdict.excused(finding, [measured[h] for h in (HONEST, *TWINS)])
         except XframeError as e:
             found["none"] = Finding("none", "nowhere", "nothing", False, str(e))
     return found
 
 
-def _difference(explanations: Mapping[Any, Decomposition], rows: Mapping[Any, Measurement], name: str) -> Decomposition:
-    """A row less the honest one. Raises XframeError where one of them can't be explained."""
-    for one in (name, HONEST):
+def _difference(
+    explanations: Mapping[Any, Decomposition], rows: Mapping[Any, Measurement], name: str, honest: Sequence[str]
+) -> Decomposition:
+    """A row less the honest ones. Raises XframeError where one of them can't be explained."""
+    for one in (name, *honest):
         if one not in explanations:
             row = rows[one]
             why = row.reason or "; ".join(row.notes) or "it has no profile"
             raise XframeError(f"{one} can't be explained: {row.outcome.value}, {why}")
-    return explanations[name].difference(explanations[HONEST])
+    return against(explanations[name], [explanations[h] for h in honest])
 
 
 def _part(run: Run, row: Measurement) -> str:

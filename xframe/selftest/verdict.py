@@ -12,10 +12,8 @@ from xframe.results import Measurement
 from xframe.selftest.lies import PART, Lie
 from xframe.types import Outcome
 
-#: Share of the planted time that a term may be off beyond its interval. A lie disturbs what runs after it (caches,
-#: threads that fell asleep), and two processes of the same code differ a little: neither is in an interval over the
-#: samples of one process each. In simulated rows (30 of each lie) whose kernels differ by 1 % from process to process
-#: and 0.5 % from step to step, all lies are found so, and almost none by intervals alone; at 2 %, 28 of 30 or more.
+#: Share of the planted time that a term may be off beyond its interval. A lie disturbs what runs after it: caches are
+#: cold, threads fell asleep.
 TOLERANCE = 0.1
 #: In the note of a row that was timed beside other processes (``xframe.measure``).
 LOAD = "other processes used"
@@ -79,7 +77,7 @@ def timed(name: str, lie: Lie, planted: Sequence[float], difference: Decompositi
     planted
         Seconds that it took in each step, at least one.
     difference
-        The row that lies less the honest one.
+        The row that lies less the honest ones.
     at
         The part of the term that has the layer that it was planted in.
     """
@@ -110,7 +108,7 @@ def timed(name: str, lie: Lie, planted: Sequence[float], difference: Decompositi
 
 
 def honest(difference: Decomposition, smallest: float) -> Finding:
-    """The verdict on two rows that do not lie: no term may differ by what makes a lie of ``smallest`` seconds."""
+    """The verdict on rows that do not lie: no term may differ by what makes a lie of ``smallest`` seconds."""
     wrong = [f"{words(t)} are in {t.name}" for t in difference.terms if missed(t, 0.0) > TOLERANCE * smallest]
     within = not any(missed(t, 0.0) for t in difference.terms)
     most = max(difference.terms, key=lambda t: abs(t.seconds))

@@ -35,7 +35,7 @@ def render(runs: Sequence[Sequence[Finding]], out: TextIO) -> None:
 def _row(name: str, findings: Sequence[Finding]) -> Iterator[str | Text]:
     first, good = findings[0], sum(f.ok for f in findings)
     yield name
-    yield LIES[name].what if name in LIES else "an honest row beside the honest one"
+    yield LIES[name].what if name in LIES else "an honest row beside others"
     yield first.lands
     yield _median([f.planted for f in findings])
     timed = any(f.seconds is not None for f in findings)
