@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from xframe import exports, files
+from xframe import exports, files, launch
 from xframe.errors import Unsupported, UsageError
 from xframe.registry import FRAMEWORKS, Row
 from xframe.types import ModelSpec, layer
@@ -83,12 +83,12 @@ def test_several_are_made_at_once_and_come_in_any_order(weights, monkeypatch):
         monkeypatch.setitem(FRAMEWORKS, name, Row("fakes:Exports", (), "none"))
     started = []
 
-    class Recorded(exports.Worker):
-        def __init__(self, *args):
-            super().__init__(*args)
+    class Recorded(launch.Worker):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
             started.append(self)
 
-    monkeypatch.setattr(exports, "Worker", Recorded)
+    monkeypatch.setattr(launch, "Worker", Recorded)
     given = [exports.Export(name, SPEC, weights, 1, 1) for name in ("exports", "fails", "second", "third")]
     with exports.Exports(given) as under_way:
         assert len(started) == exports.AT_ONCE

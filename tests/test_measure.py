@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from xframe import environment, measure
+from xframe import environment, launch, measure
 from xframe.errors import UsageError
 from xframe.measure import Budget, Job
 from xframe.registry import FRAMEWORKS, Row, Switch
@@ -49,12 +49,12 @@ def workers(monkeypatch):
     """All workers started; afterwards none may live."""
     started = []
 
-    class Recorded(measure.Worker):
+    class Recorded(launch.Worker):
         def __init__(self, *args, **kwargs):
             super().__init__(*args, **kwargs)
             started.append(self)
 
-    monkeypatch.setattr(measure, "Worker", Recorded)
+    monkeypatch.setattr(launch, "Worker", Recorded)
     yield started
     assert all(w._process.returncode is not None for w in started)
     assert not any(Path(w._folder).exists() for w in started)

@@ -12,6 +12,12 @@ import xframe
 from xframe import registry
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+def module(path):
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
 SOURCES = sorted((ROOT / "xframe").rglob("*.py"))
 #: Lines of a file, and of all of xframe/. The second is raised on purpose, with a reason, never in passing.
 FILE_CEILING, TREE_CEILING = 400, 42000  # raised for where the time goes: profiles, decomposition, reports
@@ -22,8 +28,10 @@ LAYERS = [
     ["xframe.types"],
     ["xframe.errors"],
     ["xframe.files", "xframe.registry", "xframe.protocols", "xframe.environment", "xframe.results"],
-    ["xframe.zoo", "xframe.artifact"],
+    ["xframe.geometry", "xframe.neutral"],
+    ["xframe.zoo", "xframe.artifact", "xframe.onnx_writer", "xframe.environments"],
     ["xframe.worker"],
+    ["xframe.launch"],
     ["xframe.equivalence"],
     ["xframe.normal"],
     ["xframe.lowering", "xframe.frameworks"],
@@ -42,7 +50,19 @@ LAYERS = [
     ["xframe.cli"],
 ]
 #: What the worker's side may import, so that it runs in the environment of an old framework with numpy alone.
-WORKER = ["xframe.worker", "xframe.types", "xframe.errors", "xframe.registry", "xframe.protocols"]
+WORKER = [
+    *("xframe.worker", "xframe.types", "xframe.errors", "xframe.registry", "xframe.protocols"),
+    *("xframe.geometry", "xframe.neutral", "xframe.frameworks.shapes"),
+]
+#: The files of the frameworks that have an isolated environment, by framework.
+ISOLATED = {
+    name: sorted(p.stem for p in (ROOT / "xframe/frameworks").glob(f"{name}*.py"))
+    for name, row in registry.FRAMEWORKS.items()
+    if row.environment
+}
+_ISOLATED = tuple(f"xframe.frameworks.{file}" for files in ISOLATED.values() for file in files)
+#: What runs there: with numpy, the framework, and what that needs; Python 3.6 upwards.
+OLD = [p for p in SOURCES if module(p).startswith(tuple(WORKER)) or module(p) in _ISOLATED]
 TORCH = ["pytorch", *(f"pytorch_{part}" for part in ("inductor", "layers", "live", "profile", "trace"))]
 #: The plugin folders, and what several plugins of a folder share.
 PLUGINS = {
@@ -51,6 +71,7 @@ PLUGINS = {
         "torch.compile": TORCH,
         "tensorflow": [f"tensorflow{part}" for part in ("", "_export", "_live", "_nchw", "_profile")],
         "jax": [f"jax{part}" for part in ("", "_export", "_graph", "_live", "_nchw", "_profile")],
+        **ISOLATED,
     },
     "backends": {
         "openvino": ["openvino"],
@@ -59,10 +80,6 @@ PLUGINS = {
     },
     "lowering": {name: [name] for name in registry.LOWERINGS},
 }
-
-
-def module(path):
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
 @functools.cache
@@ -130,18 +147,28 @@ def test_the_worker_needs_numpy_alone_at_import(path):
         )
 
 
-@pytest.mark.parametrize("path", [p for p in SOURCES if module(p).startswith(tuple(WORKER))], ids=module)
+@pytest.mark.parametrize("path", [p for p in OLD if module(p) in _ISOLATED], ids=module)
+def test_an_isolated_framework_needs_of_xframe_what_the_worker_has(path):
+    for name in imports(path):
+        known = name in _ISOLATED or name.startswith(tuple(WORKER))
+        assert known or name.split(".")[0] != "xframe", f"{module(path)} imports {name}"
+
+
+@pytest.mark.parametrize("path", OLD, ids=module)
 def test_the_worker_is_written_for_old_pythons(path):
     """As far as the grammar tells: f-strings yes, walrus and positional-only parameters no."""
     ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 6))
 
 
-@pytest.mark.parametrize("name", ["torch", "tensorflow", "jax", "tvm", "onnxruntime", "openvino"])
+@pytest.mark.parametrize(
+    "name", ["torch", "tensorflow", "jax", "caffe", "cntk", "theano", "tvm", "onnxruntime", "openvino"]
+)
 def test_heavy_packages_stay_in_the_files_that_need_them(name):
     home = {
         "torch": ["frameworks/pytorch", "selftest/pytorch"],
         "tensorflow": ["frameworks/tensorflow"],
         "jax": ["frameworks/jax"],
+        **{framework: [f"frameworks/{framework}", "environments/probes"] for framework in ISOLATED},
         "tvm": ["lowering/", "backends/tvm", "calibration", "tuning/", "fleet/"],
         "onnxruntime": ["backends/ort"],
         "openvino": ["backends/openvino"],

@@ -1,21 +1,25 @@
 """Which plugins work here: each is imported in a process of its own, as it will be when it is used."""
 
+import contextlib
 import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from xframe import environments
+from xframe.errors import Unavailable
 from xframe.registry import Row
-from xframe.worker.host import worker_environment
+from xframe.worker.host import package_alone, plugin_row, worker_environment
 
 _LIMIT = 120.0  # seconds for one import
 _PROBE = """
 import json, sys
 from xframe import errors, registry
-name, where, needs, extra = json.loads(sys.argv[1])
+name, where, needs, extra, environment = json.loads(sys.argv[1])
+row = registry.Row(where, tuple(needs), extra, environment=environment)
 try:
-    reply = {"version": registry.load({name: registry.Row(where, tuple(needs), extra)}, name).version}
+    reply = {"version": registry.load({name: row}, name).version}
 except errors.XframeError as e:
     reply = {"reason": str(e)}
 except Exception as e:
@@ -36,11 +40,18 @@ class Availability:
 def probe(table: dict[str, Row]) -> Iterator[Availability]:
     """Each row of a registry table, one after another."""
     for name, row in table.items():
-        plugin = json.dumps([name, row.where, row.needs, row.extra])
-        command = [sys.executable, "-c", _PROBE, plugin]
+        plugin = json.dumps(plugin_row(table, name))
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT, env=worker_environment(1))
+            with contextlib.ExitStack() as until:
+                built, path = environments.Built(sys.executable, {}), None
+                if row.environment:
+                    built, path = environments.find(row.environment), until.enter_context(package_alone())
+                command = [built.python, "-c", _PROBE, plugin]
+                env = worker_environment(1, "cpu", built.variables, path)
+                done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT, env=env)
             reply = json.loads(done.stdout.splitlines()[-1])
+        except Unavailable as e:
+            reply = {"reason": str(e)}
         except subprocess.TimeoutExpired:
             reply = {"reason": f"its import did not end within {_LIMIT:g} s"}
         except (ValueError, IndexError):

@@ -16,7 +16,7 @@ from xframe.analysis.labels import PLANNED, title
 from xframe.errors import Unavailable, UsageError, XframeError
 from xframe.measure import Budget, Job, measure
 from xframe.oracle import Oracle
-from xframe.registry import BACKENDS, FRAMEWORKS, LOWERINGS, Row, defaults, resolve
+from xframe.registry import BACKENDS, FRAMEWORKS, LOWERINGS, Row, chosen, defaults, resolve
 from xframe.results import Measurement, Run
 from xframe.store import SCHEMA
 from xframe.subject import Subject, is_file
@@ -47,7 +47,7 @@ class Request:
     model
         A registered model or the path of an ONNX file, which has no framework and no native row.
     frameworks
-        None: all registered ones that are not opt-in.
+        None: all registered ones that are not opt-in. ``all``: those that are, too, but for other ways to run one.
     runners
         ``native`` and names of backends.
     lowerings
@@ -109,8 +109,7 @@ class Request:
             raise UsageError(f"--error-budget {self.error_budget:g} makes no sense: it must be above 0, like 1e-4")
         if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
             raise UsageError(f"unknown device {self.device!r}: there are cpu, cuda and cuda:<number>")
-        frameworks = defaults(FRAMEWORKS) if self.frameworks is None else self.frameworks
-        frameworks = _unique(resolve(FRAMEWORKS, f, "framework") for f in frameworks)
+        frameworks = chosen(FRAMEWORKS, self.frameworks, "framework")
         runners = _unique(_runner(r) for r in self.runners)
         if is_file(self.model):
             if self.frameworks is not None:

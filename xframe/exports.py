@@ -6,12 +6,15 @@ import hashlib
 import importlib.util
 import json
 import logging
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
-from xframe import artifact, files
+from xframe import artifact, files, launch, neutral, onnx_writer
+from xframe.environments import recipes
 from xframe.errors import ModelError, XframeError
 from xframe.registry import FRAMEWORKS, Row, resolve
 from xframe.types import Artifact, ModelSpec
@@ -21,6 +24,7 @@ from xframe.worker.host import Worker, plugin_row
 #: Exports made at the same time; one alone leaves most processors idle.
 AT_ONCE = 2
 _LIMIT = 900.0  # seconds for one export
+_RAW = "export"  # the file in a worker's folder with what is no ONNX model yet
 
 
 @functools.lru_cache(maxsize=32)
@@ -29,7 +33,10 @@ def _file_hash(path: Path, size: int, changed_ns: int) -> str:
 
 
 def _versions(row: Row) -> dict[str, str | None]:
-    """Versions of what the plugin needs, without importing it; None where a module is no distribution's name."""
+    """Versions of what the plugin needs, without importing it; None where a module is no distribution's name. An
+    isolated environment is what its recipe says."""
+    if row.environment:
+        return {row.environment: recipes.digest(row.environment)}
     out: dict[str, str | None] = {}
     for name in row.needs:
         try:
@@ -40,7 +47,7 @@ def _versions(row: Row) -> dict[str, str | None]:
 
 
 def _sources(row: Row) -> str:
-    """Hash over the Python files beside the plugin (the exporter and its helpers), and of the one that stamps.
+    """Hash over the Python files beside the plugin (the exporter and its helpers), and of those that write models.
 
     What takes in models of the user's (``*_live.py``) has no part in exports of ours.
     """
@@ -48,7 +55,7 @@ def _sources(row: Row) -> str:
     spec = importlib.util.find_spec(row.where.partition(":")[0])
     if spec is not None and spec.origin:
         beside = [p for p in sorted(Path(spec.origin).parent.glob("*.py")) if not p.stem.endswith("_live")]
-        for source in [*beside, Path(artifact.__file__)]:
+        for source in [*beside, *(Path(m.__file__ or "") for m in (artifact, neutral, onnx_writer))]:
             digest.update(source.name.encode() + b"\0" + source.read_bytes())
     return digest.hexdigest()
 
@@ -113,7 +120,7 @@ class Export:
         self.worker: Worker | None = None
         self._threads = threads
         self._path = files.home() / "exports" / f"{key(framework, spec, weights_path, batch)}.onnx"
-        self._fields = {
+        self._fields: dict[str, Any] = {
             "plugin": plugin_row(FRAMEWORKS, framework),
             "spec": spec.to_json(),
             "weights": weights_path,
@@ -125,8 +132,8 @@ class Export:
 
     def begin(self) -> None:
         if self.worker is None and self._cached is None:
-            self.worker = Worker(self._threads)
-            self.worker.send("export", **self._fields)
+            self.worker = launch.worker(FRAMEWORKS, self.framework, self._threads)
+            self.worker.send("export", raw=self.worker.place(_RAW), **self._fields)
 
     def result(self) -> tuple[Artifact, float, bool]:
         if self._cached is not None:
@@ -135,10 +142,16 @@ class Export:
         try:
             self.begin()
             assert self.worker is not None
-            seconds = self.worker.receive(_LIMIT)["seconds"]
+            reply = self.worker.receive(_LIMIT)
+            began = time.perf_counter()
+            if reply["form"] != "onnx":
+                raw = self.worker.place(_RAW)
+                model = onnx_writer.model(reply["form"], raw, self._fields["batch"])
+                artifact.save(model, self._path, **reply["stamps"])
+            written = time.perf_counter() - began
         finally:
             self.stop()
-        return _described(self._path), seconds["export"] + seconds["save"], False
+        return _described(self._path), reply["seconds"]["export"] + reply["seconds"]["save"] + written, False
 
     def stop(self) -> None:
         if self.worker is not None:

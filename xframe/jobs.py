@@ -1,17 +1,17 @@
 """What is to be measured, and how much of it."""
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from xframe import launch
 from xframe.errors import Unsupported, UsageError
-from xframe.registry import BACKENDS, FRAMEWORKS, variables
+from xframe.registry import BACKENDS, FRAMEWORKS
 from xframe.types import Case, ModelSpec, SiteRecord
-from xframe.worker.host import plugin_row
+from xframe.worker.host import Worker, plugin_row
 
 if TYPE_CHECKING:
     from xframe.equivalence.verdict import Verdict
@@ -64,8 +64,6 @@ class Job:
         ask it at a time.
     inputs_matter
         False where the reference itself gives the same outputs for all feeds; else equal outputs are a mismatch.
-    python
-        The interpreter of the worker.
     """
 
     case: Case
@@ -74,7 +72,6 @@ class Job:
     feeds: Sequence[Sequence[np.ndarray]]
     judge: "Callable[[list[list[np.ndarray]], Sequence[SiteRecord]], Verdict]"
     inputs_matter: bool = True
-    python: str = sys.executable
 
     def __post_init__(self) -> None:
         if len(self.feeds) < 2:
@@ -103,7 +100,9 @@ class Job:
         row = plugin_row(BACKENDS, case.runner)
         return {**fields, "runner": "backend", "plugin": row, "artifact": case.artifact, "plan": case.plan}
 
-    def variables(self) -> dict[str, str]:
-        """Environment variables that the case's options take. Raises UsageError for options that there are not."""
-        name = self.case.framework if self.case.runner == "native" else self.case.runner
-        return variables(FRAMEWORKS if self.case.runner == "native" else BACKENDS, name or "", self.case.options)
+    def start(self, cpus: Iterable[int] | None) -> Worker:
+        """A worker for it, on these CPUs. Raises UsageError for options that there are not, Unavailable."""
+        case = self.case
+        native = case.runner == "native"
+        table, name = (FRAMEWORKS, case.framework or "") if native else (BACKENDS, case.runner)
+        return launch.worker(table, name, case.threads, case.device, cpus, case.options)

@@ -78,14 +78,14 @@ class _Row:
 
     def open(self) -> None:
         """Start the worker, compile, run every feed once, verify. Runs in a thread of its own."""
-        opening, variables, case = self.job.opening(), self.job.variables(), self.job.case
+        opening, case = self.job.opening(), self.job.case
         cpus = environment.pinned_cpus(case.threads)
         if cpus is not None and len(cpus) < case.threads:
             self.notes.append(f"{case.threads} threads on the {len(cpus)} CPUs that this process may use")
         with self.lock:
             if self.stopped:
                 raise WorkerDied("the measurement was stopped")
-            self.worker = Worker(case.threads, case.device, cpus, self.job.python, variables)
+            self.worker = self.job.start(cpus)
         reply = self.call("open", self.budget.open_limit, **opening)
         self.seconds.update(reply["seconds"])
         self.sites = wire.sites_of(reply["sites"])

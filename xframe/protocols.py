@@ -64,7 +64,30 @@ class Framework(Protocol):
         are not at their default; one that can't be had on ``device`` raises Unsupported."""
 
     def export(self, spec: ModelSpec, weights: Mapping[str, Any], batch: int) -> Any:
-        """The network as an ``onnx.ModelProto`` with a fixed batch, made by the framework's own export route."""
+        """The network as an ``onnx.ModelProto`` with a fixed batch, made by the framework's own export route.
+
+        Where there is no ``onnx`` beside the framework: a ``xframe.neutral.Graph``, or the bytes of the ONNX file that
+        it writes itself, which the host makes a model of today of.
+        """
+
+
+class Trains(Protocol):
+    """What a framework of an isolated environment may have besides the methods of :class:`Framework`."""
+
+    def gradients(
+        self, spec: ModelSpec, weights: Mapping[str, Any], batch: int, feeds: List[Any], cotangents: List[Any]
+    ) -> Dict[str, Any]:
+        """Gradients of sum(cotangent * output) by the weights, under the spec's names and in its layouts, and by the
+        input under ``input``. What the framework does not learn (a mean, a variance) may be missing. Raises
+        Unsupported."""
+
+
+class Converts(Protocol):
+    """A framework whose users have models in files of its own."""
+
+    def convert(self, files: List[str], batch: Optional[int]) -> Any:
+        """The model in these files as :meth:`Framework.export` gives one, at another batch than the files say where one
+        is given. Raises ModelError for files that can't be used, Unsupported by name for what has no ONNX form."""
 
 
 class Live(Protocol):

@@ -5,9 +5,13 @@ A new framework, backend or lowering is one file and one row here. Standard libr
 
 import difflib
 import importlib
-from typing import Any, Dict, Iterable, List, NamedTuple, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 from xframe.errors import Unavailable, UsageError
+
+#: Stands for everything in a table, where names are asked for.
+ALL = "all"
+PIP = "pip install 'xframe-eval[%s]'"
 
 
 class Switch(NamedTuple):
@@ -22,7 +26,8 @@ class Switch(NamedTuple):
 class Row(NamedTuple):
     """``where`` is ``module:Class``; ``needs`` the modules it imports; ``extra`` the pip extra that brings them;
     ``opt_in``: it is only in a comparison that names it; ``switches``: what can be turned on and off; ``variant_of``:
-    the framework that this is another way to run."""
+    the framework that this is another way to run; ``environment``: of ``xframe.environments``, the isolated one that it
+    runs in; none for those that this interpreter has."""
 
     where: str
     needs: Tuple[str, ...]
@@ -31,6 +36,7 @@ class Row(NamedTuple):
     opt_in: bool = False
     switches: Tuple[Switch, ...] = ()
     variant_of: str = ""
+    environment: str = ""
 
 
 #: Of the process that PyTorch runs in: threads that do not spin while they wait; large tensors in huge pages.
@@ -87,6 +93,9 @@ FRAMEWORKS: Dict[str, Row] = {
         switches=_TENSORFLOW,
     ),
     "jax": Row("xframe.frameworks.jax:Jax", ("jax",), "jax", switches=_JAX),
+    "caffe": Row("xframe.frameworks.caffe:Caffe", ("caffe",), "", opt_in=True, environment="caffe"),
+    "cntk": Row("xframe.frameworks.cntk:Cntk", ("cntk",), "", opt_in=True, environment="cntk"),
+    "theano": Row("xframe.frameworks.theano:Theano", ("theano",), "", opt_in=True, environment="theano"),
 }
 
 #: Of ONNX Runtime; the last five are those of its CUDA provider, ``nchwc`` is one of the CPU's.
@@ -143,6 +152,20 @@ def defaults(table: Dict[str, Row]) -> Tuple[str, ...]:
     return tuple(name for name, row in table.items() if not row.opt_in)
 
 
+def chosen(table: Dict[str, Row], names: Optional[Iterable[str]], what: str) -> Tuple[str, ...]:
+    """The registered names for what was asked, each once: the defaults for None; ``all`` stands for every row that is
+    not another way to run one of them. Raises UsageError as :func:`resolve` does."""
+    if names is None:
+        return defaults(table)
+    found = []  # type: List[str]
+    for name in names:
+        if name.lower() == ALL:
+            found += [key for key, row in table.items() if not row.variant_of]
+        else:
+            found.append(resolve(table, name, what))
+    return tuple(dict.fromkeys(found))
+
+
 def resolve(table: Dict[str, Row], name: str, what: str) -> str:
     """The registered name for ``name`` or one of its aliases. Raises UsageError with the close names."""
     for key, row in table.items():
@@ -186,16 +209,16 @@ def load_class(table: Dict[str, Row], name: str) -> Any:
     Raises
     ------
     Unavailable
-        A module that it needs is not installed; the message holds the exact pip line.
+        A module that it needs is not installed; the message holds the exact line that installs it.
     """
     row = table[name]
     for module in row.needs:
         try:
             importlib.import_module(module)
         except ImportError as e:
+            how = "xframe env create %s" % row.environment if row.environment else PIP % row.extra
             raise Unavailable(
-                "%s needs the Python module %s, which does not import here (%s): pip install 'xframe-eval[%s]'"
-                % (name, module, e, row.extra)
+                "%s needs the Python module %s, which does not import here (%s): %s" % (name, module, e, how)
             ) from e
     module, cls = row.where.split(":")
     return getattr(importlib.import_module(module), cls)

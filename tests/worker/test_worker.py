@@ -39,7 +39,7 @@ def opened(worker, tmp_path):
         weights = tmp_path / "weights.npz"
         np.savez(weights, w=np.ones(3, "float32"))
         fields = {"device": "cpu", "batch": 1, "threads": 1, "options": {}, "spec": SPEC.to_json(), "weights": weights}
-        return worker.call("open", 30, runner="native", plugin=[name, "fakes:" + name, [], "none"], **fields)
+        return worker.call("open", 30, runner="native", plugin=[name, "fakes:" + name, [], "none", ""], **fields)
 
     return open_fake
 
@@ -75,7 +75,7 @@ def test_open_run_time_fetch_profile(worker, opened):
 
 def test_peak_memory_is_the_workers_own_not_its_parents():
     ballast = np.ones(50_000_000)  # 400 MB here, none there
-    row = ["n", "fakes:Nhwc", [], ""]
+    row = ["n", "fakes:Nhwc", [], "", ""]
     fields = {"device": "cpu", "batch": 1, "threads": 1, "options": {}, "plan": Plan(), "artifact": None}
     with Worker(1) as heavy:
         reply = heavy.call("open", 30, runner="backend", plugin=row, **fields)
@@ -93,7 +93,7 @@ def test_noise_on_file_descriptor_1_is_no_reply(worker, opened):
 def test_layout_is_converted_outside(worker):
     nhwc = TensorInfo("x", (1, 4, 5, 3), "float32", "NHWC")
     artifact = Artifact("a.onnx", "", "m", "fake", "1", 17, (nhwc,), (nhwc,), ())
-    row = ["nhwc", "fakes:Nhwc", [], "none"]
+    row = ["nhwc", "fakes:Nhwc", [], "none", ""]
     fields = {"device": "cpu", "batch": 1, "threads": 1, "options": {}, "artifact": artifact, "plan": Plan()}
     worker.call("open", 30, runner="backend", plugin=row, **fields)
     feed = np.random.default_rng(0).standard_normal((1, 3, 4, 5)).astype("float32")
@@ -113,7 +113,7 @@ def test_only_a_step_as_long_as_the_cap_goes_without_warm_up(worker, opened):
 
 def test_a_backend_runs_without_any_framework(worker):
     fields = {"device": "cpu", "batch": 1, "threads": 1, "options": {}, "artifact": None, "plan": Plan()}
-    reply = worker.call("open", 30, runner="backend", plugin=["n", "fakes:Alone", [], ""], **fields)
+    reply = worker.call("open", 30, runner="backend", plugin=["n", "fakes:Alone", [], "", ""], **fields)
     assert reply["notes"] == [f"{row.needs[0]} does not import" for row in FRAMEWORKS.values()]
 
 
@@ -183,7 +183,7 @@ def test_what_a_dead_worker_started_dies_too(worker, opened, monkeypatch, tmp_pa
             "weights": tmp_path / "w.npz",
         }
         np.savez(tmp_path / "w.npz", w=np.ones(1))
-        other.call("open", 30, runner="native", plugin=["o", "fakes:Orphan", [], "none"], **fields)
+        other.call("open", 30, runner="native", plugin=["o", "fakes:Orphan", [], "none", ""], **fields)
         with pytest.raises(errors.WorkerDied, match="exit code 7"):
             other.run([FEED], 30)
     for _ in range(100):
@@ -203,7 +203,7 @@ def test_order_and_names_of_commands_are_checked(worker):
 def test_missing_module_and_missing_interpreter_are_unavailable(worker):
     fields = {"device": "cpu", "batch": 1, "threads": 1, "options": {}, "runner": "native"}
     with pytest.raises(errors.Unavailable, match=r"pip install 'xframe-eval\[cafe\]'"):
-        worker.call("open", 30, plugin=["caffe", "fakes:Fine", ["no_such_module_here"], "cafe"], **fields)
+        worker.call("open", 30, plugin=["caffe", "fakes:Fine", ["no_such_module_here"], "cafe", ""], **fields)
     with pytest.raises(errors.Unavailable, match="can't start a worker with /no/such/python"):
         Worker(1, python="/no/such/python")
 
@@ -211,7 +211,7 @@ def test_missing_module_and_missing_interpreter_are_unavailable(worker):
 def test_worker_is_pinned_before_anything_is_imported():
     cpu = max(os.sched_getaffinity(0))
     with Worker(1, cpus=[cpu]) as w:
-        w.call("open", 30, runner="backend", plugin=["n", "fakes:Nhwc", [], ""], device="cpu", batch=1, threads=1,
+        w.call("open", 30, runner="backend", plugin=["n", "fakes:Nhwc", [], "", ""], device="cpu", batch=1, threads=1,
                options={}, plan=Plan(), artifact=None)  # fmt: skip
         assert os.sched_getaffinity(w.pid) == {cpu}
 

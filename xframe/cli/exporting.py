@@ -22,8 +22,7 @@ def export(
     """Write a model as each framework exports it to ONNX."""
     from xframe import environment, exports, files, registry, zoo
 
-    names = options.names("framework", framework) or registry.defaults(registry.FRAMEWORKS)
-    names = tuple(dict.fromkeys(registry.resolve(registry.FRAMEWORKS, n, "framework") for n in names))
+    names = registry.chosen(registry.FRAMEWORKS, options.names("framework", framework), "framework")
     batches = options.numbers("batch", batch) or (1,)
     if min(batches) < 1:
         raise UsageError(f"--batch {min(batches)} makes no sense: it must be at least 1")

@@ -15,7 +15,11 @@ T = TypeVar("T")
 Model = Annotated[str, typer.Option(metavar="NAME|FILE.onnx", help="A registered model, or an ONNX file.")]
 Frameworks = Annotated[
     str | None,
-    typer.Option("--framework", metavar="A,B", help="pytorch, tensorflow and jax by default; or torch.compile."),
+    typer.Option(
+        "--framework",
+        metavar="A,B",
+        help="pytorch, tensorflow and jax by default; or caffe, cntk, theano, torch.compile; all.",
+    ),
 ]
 Backends = Annotated[
     str,

@@ -1,86 +1,28 @@
-"""What the frameworks share: checks of what goes in, the base of their executables, and layout questions.
+"""What the frameworks of this environment share: layout questions, and all of :mod:`xframe.frameworks.shapes`.
 
 Numpy only. The frameworks themselves stay one mapping table each over :data:`xframe.types.OPS`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from xframe import zoo
-from xframe.errors import UsageError
-from xframe.types import Layer, ModelSpec, Profile, SiteRecord
+from xframe.frameworks.shapes import Network, checked, device_index, window_counts
+from xframe.types import ModelSpec
 
-
-class Network:
-    """Base of the frameworks' executables: one input, one output, both canonical (NCHW) float32 numpy arrays.
-
-    A subclass has ``bind``, ``step``, ``sync`` and ``fetch``.
-    """
-
-    sites: Sequence[SiteRecord] = ()  # frameworks do not tell which algorithm they picked
-
-    def __init__(self, spec: ModelSpec, batch: int, environment: Mapping[str, Any], notes: Sequence[str] = ()):
-        self.seconds: Mapping[str, float] = {}
-        self.environment = environment
-        self.notes = notes
-        self._shape = (batch, *spec.input)
-
-    def checked(self, feeds: list[Any]) -> np.ndarray:
-        """The one feed. Raises UsageError when it is not a float32 array of the shape that was built."""
-        if len(feeds) != 1 or feeds[0].shape != self._shape or feeds[0].dtype != np.float32:
-            got = ", ".join(f"{x.dtype}{list(x.shape)}" for x in feeds) or "nothing"
-            raise UsageError(f"this network was built for one float32{list(self._shape)} input and got {got}")
-        return feeds[0]
-
-    def profile(self, passes: int) -> list[Profile]:
-        """None, unless a subclass can tell."""
-        return []
-
-    def close(self) -> None:
-        """Drop the network and its tensors; what is known about it stays."""
-        for name in [n for n in vars(self) if n.startswith("_")]:
-            delattr(self, name)
-
-
-def checked(spec: ModelSpec, weights: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The spec's weights as float32 arrays, each read once.
-
-    Raises
-    ------
-    UsageError
-        One is missing or has another shape than the spec asks for.
-    """
-    out = {}
-    for name, shape in zoo.tensors(spec).items():
-        if name not in weights:
-            raise UsageError(f"model {spec.name}: the weights have no {name!r}; make them with zoo.weights(spec)")
-        out[name] = np.asarray(weights[name], np.float32)
-        if out[name].shape != shape:
-            raise UsageError(f"model {spec.name}: {name} has shape {out[name].shape}, the spec needs {shape}")
-    return out
-
-
-def device_index(device: str) -> int | None:
-    """``"cpu"`` -> None, ``"cuda"`` -> 0, ``"cuda:2"`` -> 2. Raises UsageError on anything else."""
-    kind, colon, index = device.partition(":")
-    if device == "cpu":
-        return None
-    if kind != "cuda" or (colon and not index.isdigit()):
-        raise UsageError(f"unknown device {device!r}: use cpu, cuda or cuda:<index>")
-    return int(index or 0)
-
-
-def window_counts(item: Layer, in_hw: tuple[int, int]) -> np.ndarray:
-    """How many non-padding pixels each window of a pooling covers: float32, (out height, out width)."""
-    axes = []
-    for n, k, s, before, after in zip(
-        in_hw, item["kernel"], item["stride"], item["pads"][:2], item["pads"][2:], strict=True
-    ):
-        start = np.arange(0, n + before + after - k + 1, s) - before
-        axes.append(np.minimum(start + k, n) - np.maximum(start, 0))
-    return np.outer(*axes).astype(np.float32)
+__all__ = [
+    "Network",
+    "absorbed_flattens",
+    "channels_last",
+    "channels_last_shape",
+    "checked",
+    "device_index",
+    "to_canonical",
+    "to_channels_last",
+    "window_counts",
+]
 
 
 def absorbed_flattens(spec: ModelSpec) -> dict[str, str]:

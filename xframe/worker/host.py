@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from xframe import errors, registry
 from xframe.worker import wire
@@ -19,16 +19,24 @@ from xframe.worker import wire
 #: Inherited settings that would pin one runtime and not another.
 _UNEVEN = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_HW_SUBSET", "TVM_BIND_THREADS")
 _OUT_OF_MEMORY = ("bad_alloc", "MemoryError", "Cannot allocate memory", "out of memory")
+#: Settings of this interpreter, which mean nothing, or harm, to another one.
+_PYTHONS = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONWARNINGS", "VIRTUAL_ENV")
+_PACKAGE = Path(__file__).resolve().parents[1]
 #: Longest wait for spinning threads, seconds. Intel's OpenMP spins 0.2 s by default.
 _SETTLE = 0.3
 
 
-def worker_environment(threads: int, device: str = "cpu", more: Optional[Mapping[str, str]] = None) -> Dict[str, str]:
+def worker_environment(
+    threads: int, device: str = "cpu", more: Optional[Mapping[str, str]] = None, alone: Optional[str] = None
+) -> Dict[str, str]:
     """Environment variables of a worker: every runtime gets the same number of threads, and is asked to be quiet.
 
-    ``more`` are set too; those that end in ``_FLAGS`` are added to what is there.
+    ``more`` are set too; those that end in ``_FLAGS`` are added to what is there. ``alone``: a folder with this package
+    and nothing else, for an interpreter that must not find what is beside it here, nor what the user's Python variables
+    name.
     """
-    env = {k: v for k, v in os.environ.items() if k not in _UNEVEN}
+    dropped = _UNEVEN if alone is None else (*_UNEVEN, *_PYTHONS)
+    env = {k: v for k, v in os.environ.items() if k not in dropped}
     for name in ("OMP", "OPENBLAS", "MKL", "TVM", "NUMEXPR", "VECLIB_MAXIMUM"):
         env[name + "_NUM_THREADS"] = str(threads)
     # TVM's own binding halves its speed, and that of whatever shares the cores, once a process is pinned already.
@@ -41,15 +49,27 @@ def worker_environment(threads: int, device: str = "cpu", more: Optional[Mapping
         env["CUDA_VISIBLE_DEVICES"] = "-1"
     for name, value in (more or {}).items():
         env[name] = (env.get(name, "") + " " + value).strip() if name.endswith("_FLAGS") else value
-    root = str(Path(__file__).resolve().parents[2])
+    root = alone or str(_PACKAGE.parent)
     env["PYTHONPATH"] = os.pathsep.join(p for p in (root, env.get("PYTHONPATH")) if p)
     return env
+
+
+@contextlib.contextmanager
+def package_alone() -> Iterator[str]:
+    """A folder with a link to this package, for the path of an interpreter that is to find nothing else: where it is
+    installed, all packages of this interpreter are beside it."""
+    folder = tempfile.mkdtemp(prefix="xframe-path-")
+    try:
+        os.symlink(str(_PACKAGE), os.path.join(folder, _PACKAGE.name))
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def plugin_row(table: Dict[str, registry.Row], name: str) -> List[Any]:
     """The registry row of ``name`` as it travels to a worker."""
     row = table[name]
-    return [name, row.where, row.needs, row.extra]
+    return [name, row.where, row.needs, row.extra, row.environment]
 
 
 class Worker:
@@ -67,6 +87,8 @@ class Worker:
         The interpreter, for frameworks that need their own.
     variables
         Environment variables on top of those of every worker.
+    alone
+        Its interpreter finds this package, and what it has itself; nothing that is installed here.
     """
 
     def __init__(
@@ -76,12 +98,15 @@ class Worker:
         cpus: Optional[Iterable[int]] = None,
         python: str = sys.executable,
         variables: Optional[Mapping[str, str]] = None,
+        alone: bool = False,
     ) -> None:
         self.dead = False
         self._asked = ""
         self._buffer = b""
         self._folder = tempfile.mkdtemp(prefix="xframe-worker-")
-        self._log = os.path.join(self._folder, "stderr")
+        self._log = self.place("stderr")
+        self._path = contextlib.ExitStack()
+        path = self._path.enter_context(package_alone()) if alone else None
         command = [python, "-m", "xframe.worker"]
         if cpus is not None:
             command += ["--cpus", ",".join(str(c) for c in sorted(cpus))]
@@ -93,10 +118,11 @@ class Worker:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log,
-                    env=worker_environment(threads, device, variables),
+                    env=worker_environment(threads, device, variables, path),
                     start_new_session=True,
                 )
         except OSError as e:
+            self._path.close()
             shutil.rmtree(self._folder, ignore_errors=True)
             raise errors.Unavailable("can't start a worker with %s: %s" % (python, e.strerror or e)) from e
 
@@ -106,6 +132,10 @@ class Worker:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    def place(self, name: str) -> str:
+        """The path of a file that both sides can write, and that goes when this ends."""
+        return os.path.join(self._folder, name)
 
     def call(self, cmd: str, limit: float, **fields: Any) -> Dict[str, Any]:
         """Send one command and wait for its reply. Raises what :meth:`send` and :meth:`receive` raise."""
@@ -161,13 +191,24 @@ class Worker:
 
     def run(self, feeds: Sequence[Any], limit: float) -> Tuple[List[Any], Dict[str, Any]]:
         """Bind ``feeds`` (canonical), run one step; its outputs (canonical) and the reply."""
-        feeds_path = os.path.join(self._folder, "feeds.npz")
+        feeds_path = self.place("feeds.npz")
         wire.save_arrays(feeds_path, feeds)
         return self._outputs("run", limit, feeds=feeds_path)
 
     def fetch(self, limit: float) -> List[Any]:
         """The outputs of the last step, canonical."""
         return self._outputs("fetch", limit)[0]
+
+    def gradients(self, feeds: Sequence[Any], cotangents: Sequence[Any], limit: float, **fields: Any) -> Dict[str, Any]:
+        """Gradients by name, as :meth:`xframe.protocols.Framework.gradients` gives them.
+
+        ``fields``: plugin, spec, weights and batch, as the worker's command takes them.
+        """
+        paths = self.place("feeds.npz"), self.place("cotangents.npz")
+        wire.save_arrays(paths[0], feeds)
+        wire.save_arrays(paths[1], cotangents)
+        arrays, reply = self._outputs("gradients", limit, feeds=paths[0], cotangents=paths[1], **fields)
+        return dict(zip(reply["names"], arrays))
 
     def log(self, limit: int = 4000) -> str:
         """The end of what the process wrote to stderr (and to fd 1)."""
@@ -196,6 +237,7 @@ class Worker:
         for pipe in (self._requests, self._replies):
             with contextlib.suppress(OSError):  # what could not be sent is of no use any more
                 pipe.close()
+        self._path.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def __enter__(self) -> "Worker":
@@ -205,7 +247,7 @@ class Worker:
         self.close()
 
     def _outputs(self, cmd: str, limit: float, **fields: Any) -> Tuple[List[Any], Dict[str, Any]]:
-        path = os.path.join(self._folder, "outputs.npz")
+        path = self.place("outputs.npz")
         reply = self.call(cmd, limit, outputs=path, **fields)
         arrays = wire.load_arrays(path)
         os.unlink(path)

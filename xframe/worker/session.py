@@ -10,8 +10,8 @@ from typing import Any, Dict, List
 
 import numpy as np
 
-from xframe import registry
-from xframe.errors import XframeError
+from xframe import neutral, registry
+from xframe.errors import Unsupported, XframeError
 from xframe.protocols import DEFAULTS
 from xframe.types import ModelSpec, Plan
 from xframe.worker import wire
@@ -37,6 +37,8 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
+#: Commands that need no executable, and those to one.
+_ANYTIME, _OPENED = ("open", "export", "convert", "gradients"), ("run", "time", "fetch", "profile")
 #: Least time of the unprofiled steps before, and after, a visit's profiled passes.
 PLAIN_SECONDS = 0.12
 
@@ -44,8 +46,9 @@ PLAIN_SECONDS = 0.12
 class Session:
     """Holds the one executable of this process.
 
-    A job says ``plugin`` (a registry row: name, where, needs, extra), ``runner`` (``native`` or ``backend``) and what
-    that plugin's method takes. The host sends the row, so that a plugin registered there is known here.
+    A job says ``plugin`` (of a registry row: name, where, needs, extra, environment), ``runner`` (``native`` or
+    ``backend``) and what that plugin's method takes. The host sends the row, so that a plugin registered there is known
+    here.
     """
 
     def __init__(self) -> None:
@@ -57,16 +60,17 @@ class Session:
         """Carry out one request. Raises what the plugin raises, XframeError for a command out of order."""
         fields = dict(request)
         cmd = fields.pop("cmd")
-        if cmd not in ("open", "run", "time", "fetch", "profile", "export"):
+        if cmd not in _ANYTIME + _OPENED:
             raise XframeError("the worker knows no command %r" % cmd)
-        if cmd not in ("open", "export") and self.executable is None:
+        if cmd in _OPENED and self.executable is None:
             raise XframeError("the worker was told to %s before anything was opened" % cmd)
         reply = getattr(self, "do_" + cmd)(**fields)
         return dict(reply, ok=True, peak_bytes=peak_bytes())
 
     def _plugin(self, row: List[Any]) -> Any:
-        name, where, needs, extra = row
-        return registry.load({name: registry.Row(where, tuple(needs), extra)}, name)
+        name, where, needs, extra, environment = row
+        made = registry.Row(where, tuple(needs), extra, environment=environment)
+        return registry.load({name: made}, name)
 
     def do_open(
         self,
@@ -89,8 +93,7 @@ class Session:
             made = self._plugin(plugin)
             imported = time.perf_counter()
             if runner == "native":
-                with np.load(weights, allow_pickle=False) as data:
-                    tensors = {name: data[name] for name in data.files}
+                tensors = _arrays(weights)
                 built = time.perf_counter()
                 self.executable = made.build(ModelSpec.from_json(spec), tensors, device, batch, threads, options)
             else:
@@ -155,33 +158,44 @@ class Session:
         steps = (self.executable.step, self.executable.sync)
         return sample(*steps, count, PLAIN_SECONDS, math.inf, math.inf).seconds if count else []
 
-    def do_export(self, plugin, spec, weights, batch, path):
-        """Export through the framework's own route, and stamp the file."""
-        from xframe import artifact  # needs onnx, which only exporting does
-
+    def do_export(self, plugin, spec, weights, batch, path, raw):
+        """Export through the framework's own route; the model goes where :func:`_written` says."""
         started = time.perf_counter()
         framework = self._plugin(plugin)
         imported = time.perf_counter()
-        with np.load(weights, allow_pickle=False) as data:
-            tensors = {name: data[name] for name in data.files}
+        tensors, parsed = _arrays(weights), ModelSpec.from_json(spec)
         loaded = time.perf_counter()
-        parsed = ModelSpec.from_json(spec)
         model = framework.export(parsed, tensors, batch)
         exported = time.perf_counter()
-        artifact.save(
-            model,
-            path,
-            model=parsed.name,
-            framework=plugin[0],
-            framework_version=framework.version,
-            layout=framework.layout,
-        )
+        reply = _written(model, _stamps(plugin, framework, parsed.name), path, raw)
         seconds = {
             "import": imported - started,
             "export": exported - loaded,
             "save": time.perf_counter() - exported,
         }
-        return {"seconds": seconds}
+        return dict(reply, seconds=seconds)
+
+    def do_convert(self, plugin, files, batch, model, path, raw):
+        """Convert a model in files of the framework's own; the result goes where :func:`_written` says."""
+        framework = self._plugin(plugin)
+        if not hasattr(framework, "convert"):
+            raise Unsupported("%s has no files of its own that can be converted here" % plugin[0])
+        started = time.perf_counter()
+        made = framework.convert(files, batch)
+        converted = time.perf_counter()
+        reply = _written(made, _stamps(plugin, framework, model), path, raw)
+        seconds = {"export": converted - started, "save": time.perf_counter() - converted}
+        return dict(reply, seconds=seconds)
+
+    def do_gradients(self, plugin, spec, weights, batch, feeds, cotangents, outputs):
+        """Gradients of the sum of cotangents times outputs, written in the order of the names in the reply."""
+        framework, parsed = self._plugin(plugin), ModelSpec.from_json(spec)
+        if not hasattr(framework, "gradients"):
+            raise Unsupported("gradients of %s can't be asked for here" % plugin[0])
+        given = wire.load_arrays(feeds), wire.load_arrays(cotangents)
+        found = framework.gradients(parsed, _arrays(weights), batch, *given)
+        wire.save_arrays(outputs, found.values())
+        return {"names": list(found)}
 
     def close(self) -> None:
         """Free the executable."""
@@ -196,6 +210,42 @@ class Session:
         return (
             arrays if self.artifact is None else _converted(wire.from_layout, arrays, self.artifact.outputs, "outputs")
         )
+
+
+def _stamps(plugin, framework, model):
+    """What is noted in an exported file of where it came from."""
+    return {
+        "model": model,
+        "framework": plugin[0],
+        "framework_version": framework.version,
+        "layout": framework.layout,
+    }
+
+
+def _written(model, stamps, path, raw):
+    """Write what a framework exported, and say what it is.
+
+    An ONNX model is stamped and written to ``path``. What a framework without ``onnx`` gives is written to ``raw`` as
+    it is, for the host to make a model of: a neutral graph, or the bytes of a file that it wrote itself.
+    """
+    form = "onnx"
+    if isinstance(model, neutral.Graph):
+        form = "graph"
+        neutral.save(model, raw)
+    elif isinstance(model, bytes):
+        form = "bytes"
+        with open(raw, "wb") as f:
+            f.write(model)
+    else:
+        from xframe import artifact  # needs onnx, which the framework has then
+
+        artifact.save(model, path, **stamps)
+    return {"form": form, "stamps": wire.plain(stamps)}
+
+
+def _arrays(path):
+    with np.load(path, allow_pickle=False) as data:
+        return {name: data[name] for name in data.files}
 
 
 def _converted(convert, arrays, infos, what):
