@@ -1,6 +1,8 @@
 # make compare            time AlexNet natively and in TVM under every lowering (ARGS="..." passes flags on)
-# make test               lint, types, tests, several at a time (JOBS=0: one after another; ARGS="..." passes flags on)
-.PHONY: compare test lint
+# make test               lint, types, tests, several at a time (JOBS=0: one after another; ARGS="..." passes flags on);
+#                         first the environments of old frameworks, those that can be built here
+# make environments       the environments of old frameworks: all of them, or an error (ARGS="cntk" for some)
+.PHONY: compare test lint environments
 ARGS ?=
 JOBS ?= auto
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
@@ -12,7 +14,11 @@ compare: $(READY)
 	@$(BIN)/python scripts/compare.py --backend tvm $(ARGS)
 
 test: lint
+	$(BIN)/python -m xframe.cli env create --if-possible
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+
+environments: $(READY)
+	$(BIN)/python -m xframe.cli env create $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

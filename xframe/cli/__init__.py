@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import typer
 
-from xframe.cli import console, fleet, schedules, selftesting
+from xframe.cli import console, environments, fleet, schedules, selftesting
 from xframe.cli.ablating import ablate
 from xframe.cli.checking import check
 from xframe.cli.diffing import diff
@@ -50,6 +50,7 @@ for _command in (compare, run, explain, ablate, diff, report, tune, export, chec
     app.command()(_command)
 app.add_typer(schedules.app, name="schedules")
 app.add_typer(fleet.app, name="fleet")
+app.add_typer(environments.app, name="env")
 app.add_typer(selftesting.app, name="selftest")
 
 #: The base of the errors of the option parser. Typer has its own copy of click, or click itself, depending on its age.
