@@ -28,7 +28,8 @@ class Budget:
     are reached and the interquartile range over the median is at most ``noise``, at the latest after ``max_seconds``,
     but never without a sample. ``open_limit`` bounds import and compilation, ``run_limit`` every other command.
     ``workers`` bounds the cases that are interleaved; None: as many as memory allows. ``profile``: profiled passes,
-    taken in up to a few turns with the other cases.
+    taken in up to a few turns with the other cases. ``starts``: workers busy at once while nothing is timed; compile
+    times are taken under this load (``starts_at_once`` in results).
     """
 
     rounds: int = 3
@@ -40,9 +41,10 @@ class Budget:
     run_limit: float = 120.0
     workers: int | None = None
     profile: int = 1
+    starts: int = 2
 
     def __post_init__(self) -> None:
-        for name in ("rounds", "min_samples", "max_seconds", "open_limit", "run_limit"):
+        for name in ("rounds", "min_samples", "max_seconds", "open_limit", "run_limit", "starts"):
             if getattr(self, name) <= 0:
                 raise UsageError(f"budget: {name} must be positive, got {getattr(self, name)}")
         if self.workers is not None and self.workers < 1:

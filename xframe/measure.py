@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Budget", "Job", "Worker", "measure"]
 
-#: Workers busy at once while nothing is timed; compile times are taken under this load (``starts_at_once`` in results).
-STARTS = 2
 #: CPUs that other processes may use during a visit before the row says so.
 FOREIGN = 0.15
 
@@ -89,7 +87,7 @@ class _Row:
         reply = self.call("open", self.budget.open_limit, **opening)
         self.seconds.update(reply["seconds"])
         self.sites = wire.sites_of(reply["sites"])
-        self.facts.update(reply["environment"], starts_at_once=STARTS)
+        self.facts.update(reply["environment"], starts_at_once=self.budget.starts)
         self.notes += reply["notes"]
         self.outputs = [self.run(feed) for feed in self.job.feeds]
         self.verify("before")
@@ -258,7 +256,7 @@ def _group(
 
     while timed:
         try:
-            for row, error in _side_by_side(take, _Row.verify_again):
+            for row, error in _side_by_side(take, _Row.verify_again, budget.starts):
                 if error is not None:
                     yield ended(row, error)
                 else:
@@ -300,21 +298,21 @@ def _opened(
         progress(row.job.case, "open")
         return row
 
-    return _side_by_side(take, _Row.open)
+    return _side_by_side(take, _Row.open, budget.starts)
 
 
 def _side_by_side(
-    take: Callable[[Iterable[_Row]], _Row | None], act: Callable[[_Row], None]
+    take: Callable[[Iterable[_Row]], _Row | None], act: Callable[[_Row], None], starts: int
 ) -> Iterator[tuple[_Row, BaseException | None]]:
-    """Do ``act`` to the rows that ``take``, given those under way, gives until it gives None: :data:`STARTS` at a time.
+    """Do ``act`` to the rows that ``take``, given those under way, gives until it gives None: ``starts`` at a time.
 
     Each row comes out with its error or None.
     """
     flying: dict[Future[None], _Row] = {}
-    with ThreadPoolExecutor(STARTS) as pool:
+    with ThreadPoolExecutor(starts) as pool:
         try:
             while True:
-                while len(flying) < STARTS and (row := take(flying.values())) is not None:
+                while len(flying) < starts and (row := take(flying.values())) is not None:
                     flying[pool.submit(act, row)] = row
                 if not flying:
                     return

@@ -34,8 +34,9 @@ from xframe.selftest.verdict import Finding
 HONEST, TWINS = "pytorch", ("pytorch-twin-1", "pytorch-twin-2", "pytorch-twin-3")
 #: The lowering that the lies about kernels are asked for, and what takes the sites that it refuses.
 ASKED, FALLBACK = "winograd", "direct"
-#: More passes than a comparison takes: its intervals are what is tested.
-BUDGET = Budget(rounds=5, min_samples=7, min_seconds=0.2, max_seconds=1.0, profile=15)
+#: More passes than a comparison takes: its intervals are what is tested. One worker starts at a time: lies find their
+#: size while it does.
+BUDGET = Budget(rounds=5, min_samples=7, min_seconds=0.2, max_seconds=1.0, profile=15, starts=1)
 
 Progress = Callable[[str], None]
 
