@@ -18,6 +18,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from xframe import environment
+from xframe.environments import places
 from xframe.registry import BACKENDS, FRAMEWORKS, Row
 
 HERE = Path(__file__).parent
@@ -47,8 +48,9 @@ def pytest_xdist_auto_num_workers():
 
 @pytest.fixture(autouse=True, scope="session")
 def _cache(tmp_path_factory):
-    """No test reads or writes the user's own cache."""
+    """No test reads or writes the user's own cache; the environments that are built there are used as they are."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XFRAME_ENVIRONMENTS", str(places.base()))
         patch.setenv("XFRAME_HOME", str(tmp_path_factory.mktemp("home")))
         yield
 

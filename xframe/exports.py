@@ -7,13 +7,13 @@ import importlib.util
 import json
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from xframe import artifact, files, launch, neutral, onnx_writer
+from xframe import artifact, environment, files, launch, neutral, onnx_writer
 from xframe.environments import recipes
 from xframe.errors import ModelError, XframeError
 from xframe.registry import FRAMEWORKS, Row, resolve
@@ -142,22 +142,26 @@ class Export:
         try:
             self.begin()
             assert self.worker is not None
-            reply = self.worker.receive(_LIMIT)
-            began = time.perf_counter()
-            if reply["form"] != "onnx":
-                raw = self.worker.place(_RAW)
-                model = onnx_writer.model(reply["form"], raw, self._fields["batch"])
-                artifact.save(model, self._path, **reply["stamps"])
-            written = time.perf_counter() - began
+            seconds = _finished(self.worker, self._path, self._fields["batch"])
         finally:
             self.stop()
-        return _described(self._path), reply["seconds"]["export"] + reply["seconds"]["save"] + written, False
+        return _described(self._path), seconds, False
 
     def stop(self) -> None:
         if self.worker is not None:
             self.worker.kill()
             self.worker.close()
             self.worker = None
+
+
+def _finished(worker: Worker, path: Path, batch: int | None) -> float:
+    """Wait until a worker has exported, and write the model where it could not: seconds that both took."""
+    reply = worker.receive(_LIMIT)
+    began = time.perf_counter()
+    if reply["form"] != "onnx":
+        model = onnx_writer.model(reply["form"], worker.place(_RAW), batch)
+        artifact.save(model, path, **reply["stamps"])
+    return reply["seconds"]["export"] + reply["seconds"]["save"] + time.perf_counter() - began
 
 
 def _cached(path: Path) -> Artifact | None:
@@ -214,3 +218,39 @@ def export(
     framework = resolve(FRAMEWORKS, framework, "framework")
     with Exports([Export(framework, spec, Path(weights_path), batch, threads)]) as under_way:
         return under_way.result(framework)
+
+
+def convert(framework: str, given: Sequence[Path], output: Path, batch: int | None = None) -> Artifact:
+    """Convert a model in a framework's own files to ONNX.
+
+    Parameters
+    ----------
+    framework
+        A name or alias registered in FRAMEWORKS.
+    given
+        The files, in the order in which the framework takes them.
+    output
+        The ONNX file to write.
+    batch
+        To fix it at; None: that of the files.
+
+    Raises
+    ------
+    ModelError
+        The files can't be used.
+    XframeError
+        What the framework said: Unsupported for what has no ONNX form, Unavailable where it is not installed.
+    """
+    framework = resolve(FRAMEWORKS, framework, "framework")
+    with launch.worker(FRAMEWORKS, framework, len(environment.allowed_cpus())) as worker:
+        worker.send(
+            "convert",
+            plugin=plugin_row(FRAMEWORKS, framework),
+            files=[str(Path(path).absolute()) for path in given],
+            batch=batch,
+            model=Path(given[0]).stem,
+            path=Path(output).absolute(),
+            raw=worker.place(_RAW),
+        )
+        _finished(worker, output, batch)
+    return artifact.load(output)

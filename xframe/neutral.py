@@ -4,6 +4,7 @@ Numpy only, and written for Python 3.6 upwards: the worker process of an old fra
 """
 
 import json
+import zipfile
 from typing import Any, Dict, Mapping, NamedTuple, Sequence, Tuple
 
 import numpy as np
@@ -71,7 +72,7 @@ def save(graph: Graph, path: str) -> None:
 def load(path: str) -> Graph:
     """Read what :func:`save` wrote. Raises ModelError on anything else."""
     try:
-        with np.load(path, allow_pickle=False) as data:
+        with open(path, "rb") as f, np.load(f, allow_pickle=False) as data:
             structure = json.loads(data["structure"].tobytes().decode())
             weights = {name: data["w%d" % number] for number, name in enumerate(structure["weights"])}
         return Graph(
@@ -81,7 +82,7 @@ def load(path: str) -> Graph:
             tuple(Node(op, name, tuple(ins), tuple(outs), attrs) for op, name, ins, outs, attrs in structure["nodes"]),
             weights,
         )
-    except (OSError, ValueError, KeyError, TypeError) as e:
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as e:
         raise ModelError("%s is no neutral graph, or it is cut short (%s): export it again" % (path, e)) from e
 
 

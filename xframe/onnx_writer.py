@@ -7,14 +7,14 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto, helper, numpy_helper
 
-from xframe import neutral
+from xframe import artifact, neutral
 from xframe.errors import ModelError, Unsupported
 
 #: Of the files written here.
 _IR_VERSION = 8
 
 
-def model(form: str, path: str, batch: int) -> onnx.ModelProto:
+def model(form: str, path: str, batch: int | None) -> onnx.ModelProto:
     """The model of an export as a worker left it.
 
     Parameters
@@ -22,14 +22,14 @@ def model(form: str, path: str, batch: int) -> onnx.ModelProto:
     form
         ``graph``: the file holds a :class:`xframe.neutral.Graph`; ``bytes``: an ONNX file of the framework's own.
     batch
-        What the graph is to be fixed at.
+        What a framework's own file is to be fixed at; None: what it is.
 
     Raises
     ------
     ModelError
         It is not valid, or over the 2 GB that one protobuf file can hold.
     Unsupported
-        The framework's file is fixed at another batch, which can't be changed.
+        The framework's own file is fixed at another batch, and something in it depends on that.
     """
     made = of_graph(neutral.load(path)) if form == "graph" else modern(Path(path).read_bytes(), batch)
     try:
@@ -51,9 +51,9 @@ def of_graph(graph: neutral.Graph) -> onnx.ModelProto:
     return helper.make_model(made, opset_imports=[helper.make_opsetid("", neutral.OPSET)], ir_version=_IR_VERSION)
 
 
-def modern(data: bytes, batch: int) -> onnx.ModelProto:
+def modern(data: bytes, batch: int | None = None) -> onnx.ModelProto:
     """An old file as a model of today: weights are no inputs, operators are those of the same set as elsewhere, the one
-    input is ``input`` and the one output ``output``, fixed at ``batch``.
+    input is ``input`` and the one output ``output``, and the batch is the one asked for.
 
     Raises
     ------
@@ -78,7 +78,11 @@ def modern(data: bytes, batch: int) -> onnx.ModelProto:
         ) from e
     new.ir_version = _IR_VERSION
     _rename(new.graph)
-    _fix_batch(new, batch)
+    own = {v.type.tensor_type.shape.dim[0].dim_value for v in new.graph.input}
+    if batch is not None and own != {batch}:
+        if own != {1}:
+            raise Unsupported(f"the exporter fixes the batch at {sorted(own)}, and {batch} was asked for")
+        _fix_batch(new, batch)
     return new
 
 
@@ -103,8 +107,56 @@ def _rename(graph: onnx.GraphProto) -> None:
 
 
 def _fix_batch(new: onnx.ModelProto, batch: int) -> None:
-    """Put ``batch`` in the place of the one that the file is fixed at."""
-    sizes = {v.type.tensor_type.shape.dim[0].dim_value for v in new.graph.input}
-    if sizes != {batch}:
-        own = ", ".join(map(str, sorted(sizes)))
-        raise Unsupported(f"{new.graph.name}: the exporter fixes the batch at {own}, and {batch} was asked for")
+    """Put ``batch`` in the place of the 1 that the file is fixed at.
+
+    It is the first axis of every tensor, which is made sure of: no node has an attribute of that axis, and all shapes
+    that follow from the new input are the old ones but for it. A reshape says the batch in numbers, which are changed.
+
+    Raises
+    ------
+    Unsupported
+        Something depends on the batch.
+    """
+    old = _shapes(new)
+    shapes = {t.name: t for t in new.graph.initializer}
+    for node in new.graph.node:
+        if _moves_batch(node, old):
+            raise Unsupported(_refusal(batch, f"{artifact.title(node)} ({node.op_type}) works along it"))
+        if node.op_type == "Reshape" and node.input[1] in shapes:
+            target = shapes[node.input[1]]
+            numbers = numpy_helper.to_array(target).copy()
+            if numbers[:1] == 1:
+                numbers[0] = batch
+                target.CopyFrom(numpy_helper.from_array(numbers, target.name))
+    for value in new.graph.input:
+        value.type.tensor_type.shape.dim[0].dim_value = batch
+    for value in new.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    del new.graph.value_info[:]
+    made = _shapes(new)
+    constant = set(shapes) | {name for node in new.graph.node if node.op_type == "Constant" for name in node.output}
+    for name in old.keys() - constant:
+        if made.get(name) != (batch, *old[name][1:]):
+            raise Unsupported(_refusal(batch, f"{name} has the shape {old[name]}, and would have {made.get(name)}"))
+    for value in new.graph.output:
+        value.CopyFrom(helper.make_tensor_value_info(value.name, TensorProto.FLOAT, made[value.name]))
+    told = new.metadata_props.add()
+    told.key, told.value = "batch", f"{batch}, put in the place of 1, which the exporter fixes"
+
+
+def _refusal(batch: int, why: str) -> str:
+    return f"the exporter fixes the batch at 1, and {batch} can't be put in its place: {why}; export at batch 1"
+
+
+def _shapes(proto: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
+    return artifact.known_shapes(onnx.shape_inference.infer_shapes(proto, strict_mode=True, data_prop=True))
+
+
+def _moves_batch(node: onnx.NodeProto, shapes: artifact.Shapes) -> bool:
+    """Whether a node says something of the first axis of its tensors."""
+    given = artifact.attributes(node)
+    rank = len(shapes.get(node.input[0], ())) if node.input else 0
+    axes = [
+        axis + rank if axis < 0 else axis for axis in (given.get("axis"), *given.get("axes", ())) if axis is not None
+    ]
+    return 0 in axes or given.get("perm", (0,))[0] != 0
