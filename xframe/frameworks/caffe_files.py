@@ -98,7 +98,8 @@ def _content(path: str) -> bytes:
 
 
 def _array(blob: Any, layer: str, path: str) -> np.ndarray:
-    old = (blob.num, blob.channels, blob.height, blob.width)
+    # Old files have four dimensions, always; of a single number a new one has none, and then not even that field.
+    old = (blob.num, blob.channels, blob.height, blob.width) if blob.HasField("num") else ()
     shape = tuple(blob.shape.dim) if blob.HasField("shape") else old
     values = blob.double_data if blob.double_data else blob.data
     array = np.fromiter(values, np.float32, len(values))

@@ -4,7 +4,7 @@ A blob of Caffe is a place that several layers may write, one after another; in 
 own. What only training needs is left out: losses, accuracies, and inputs that then nobody reads.
 """
 
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -61,6 +61,7 @@ class _Walk:
         self._graph = Growing()
         self._known: Dict[Value, Tensor] = {}
         self._inputs: List[Tensor] = []
+        self._nodes: Set[str] = set()  # names of nodes
         self._titles: Dict[str, str] = {}  # of tensors, by their names so far
 
     def step(self, step: Any, flow: Flow, blobs: Sequence[np.ndarray]) -> None:
@@ -74,10 +75,7 @@ class _Walk:
             context = Context(layer, ins, self._sole(step.bottoms[:1], flow), blobs, self._graph)
             made = RULES[layer.type](context)
         else:
-            raise Unsupported(
-                "layer %s: layers of the type %s can't be exported from Caffe; these can: %s"
-                % (layer.name, layer.type, ", ".join(sorted(RULES)))
-            )
+            raise Unsupported(_refusal(layer))
         if len(made) != len(step.tops):
             words = (layer.name, layer.type, len(step.tops), len(made))
             raise ModelError("layer %s (%s) has %d tops, and makes %d" % words)
@@ -88,7 +86,8 @@ class _Walk:
         for i in range(before, len(self._graph.nodes)):
             node = self._graph.nodes[i]
             if any(t.name in node.outputs for t in made):
-                self._graph.nodes[i] = node._replace(name=layer.name)
+                self._graph.nodes[i] = node._replace(name=_free(layer.name, self._nodes))
+            self._nodes.add(self._graph.nodes[i].name)
 
     def _sole(self, bottom: Sequence[Value], flow: Flow) -> bool:
         """Whether one layer alone reads a tensor, which may be at several blobs."""
@@ -132,6 +131,16 @@ class _Walk:
             ins, outs = ([final.get(n, n) for n in names] for names in (node.inputs, node.outputs))
             renamed.append(node._replace(inputs=ins, outputs=outs))
         return Graph(name, [t[:2] for t in inputs], outputs, renamed, weights)
+
+
+def _refusal(layer: Any) -> str:
+    if layer.type.endswith("Data"):
+        why = "reads data for training: give the network as it is deployed, with an Input layer"
+    elif layer.type == "Python":
+        why = "is code of its author's, which is never run"
+    else:
+        why = "can't be exported; these can: " + ", ".join(sorted(RULES))
+    return "layer %s: the type %s %s" % (layer.name, layer.type, why)
 
 
 def _free(name: str, taken: Any) -> str:

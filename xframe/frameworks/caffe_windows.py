@@ -14,12 +14,11 @@ def _convolution(c: Context) -> List[Tensor]:
     names: List[str] = []
     tops = []
     for x in _images(c, groups):
-        shape = (out, x.shape[1] // groups, *kernel)
-        names = names or _weights(c, shape, out)
         spans = [n + 2 * p - d * (k - 1) - 1 for n, k, p, d in zip(x.shape[2:], kernel, pad, dilation)]
         if min(spans) < 0:
             raise c.wrong("its window does not fit in an image of %d x %d" % x.shape[2:])
         size = tuple(span // s + 1 for span, s in zip(spans, stride))
+        names = names or _weights(c, (out, x.shape[1] // groups, *kernel), out)
         tops.append(
             c.node(
                 "Conv",
