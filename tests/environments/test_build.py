@@ -171,7 +171,7 @@ def test_a_framework_that_stops_working_is_told(python):
     build.create("fake")
     assert build.check("fake")["version"] == "1.0"
     fakes.change(python, probe="fails")
-    with pytest.raises(Unavailable, match="libold"):
+    with pytest.raises(Unavailable, match=r"the environment fake does not work: trying it: exit code 1: .*libold"):
         build.check("fake")
 
 
@@ -232,9 +232,3 @@ def test_requirements_that_are_not_pinned(tmp_path, line):
     path.write_text(f"# a comment\n{line}\n")
     with pytest.raises(XframeError, match="is not pinned"):
         downloads.pins(path)
-
-
-@pytest.mark.parametrize("name", recipes.RECIPES)
-def test_every_recipe_is_pinned_completely(name):
-    assert downloads.pins(recipes.requirements(name))
-    assert recipes.probe(name).exists()

@@ -57,7 +57,8 @@ def create(name: str, python: str | None = None, progress: Progress = _silent) -
         if not _fits(name, chosen if python is not None else None):
             root = places.folder(name)
             places.forget(root)
-            places.note(name, _built(name, root, chosen, Commands(name, root / "log", held, progress)))
+            run = Commands(name, f"can't build the environment {name}", root / "log", held, progress)
+            places.note(name, _built(name, root, chosen, run))
     return places.find(name)
 
 
@@ -71,7 +72,8 @@ def check(name: str, progress: Progress = _silent) -> dict[str, Any]:
     """
     places.find(name)
     with _alone(name, progress) as held:
-        return _probed(name, Commands(name, places.folder(name) / "log", held, progress))
+        log = places.folder(name) / "log"
+        return _probed(name, Commands(name, f"the environment {name} does not work", log, held, progress))
 
 
 def remove(name: str, progress: Progress = _silent) -> list[Path]:

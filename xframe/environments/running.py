@@ -51,7 +51,9 @@ class Commands:
     Parameters
     ----------
     name
-        The environment, for messages.
+        The environment, for progress.
+    doing
+        What fails with a command, as ``"can't build the environment caffe"``.
     log
         The file that gets all they print.
     held
@@ -60,8 +62,8 @@ class Commands:
         Told what is being done.
     """
 
-    def __init__(self, name: str, log: Path, held: int, progress: Progress) -> None:
-        self._name, self._log, self._held, self._progress = name, log, held, progress
+    def __init__(self, name: str, doing: str, log: Path, held: int, progress: Progress) -> None:
+        self._name, self._doing, self._log, self._held, self._progress = name, doing, log, held, progress
 
     def __call__(
         self,
@@ -107,7 +109,7 @@ class Commands:
         return done.stdout.decode("utf-8", "replace")
 
     def _failed(self, what: str, why: str) -> Unavailable:
-        return Unavailable(f"can't build the environment {self._name}: {what}: {why}; all of it is in {self._log}")
+        return Unavailable(f"{self._doing}: {what}: {why}; all of it is in {self._log}")
 
     def _reason(self, code: int, start: int) -> str:
         """Why a command failed, from what it printed from byte ``start`` of the log on."""

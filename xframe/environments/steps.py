@@ -67,9 +67,7 @@ def theano_settings(root: Path, run: Commands) -> None:
         raise Unavailable(f"can't build the environment theano: no OpenBLAS in SciPy's wheel below {root / 'venv'}")
     folder, library = found[0].parent, found[0].name
     if len(str(folder).split()) != 1:
-        raise Unavailable(
-            f"can't build the environment theano: Theano can't use a path with spaces in it, {folder}: set XFRAME_HOME"
-        )
+        raise Unavailable(f"can't build the environment theano at {folder}, as it has a space in it: set XFRAME_HOME")
     (root / "theanorc").write_text(
         "[global]\n"
         "device = cpu\n"
