@@ -106,18 +106,20 @@ class Caffe:
         network = Network(spec, weights, batch, in_place=False)
         network.proto.force_backward = True  # without a loss Caffe would skip every layer
         net = _made(network)
-        top = net.blobs[network.output]
-        if len(feeds) != 1 or len(cotangents) != 1 or cotangents[0].shape != top.data.shape:
+        bottom, top = net.blobs[INPUT], net.blobs[network.output]
+        wanted = [bottom.data.shape], [top.data.shape]
+        if ([x.shape for x in feeds], [c.shape for c in cotangents]) != wanted:
             raise UsageError(
-                "gradients of %s need one input, and one cotangent of shape %s" % (spec.name, top.data.shape)
+                "gradients of %s need one input of shape %s, and one cotangent of shape %s"
+                % (spec.name, wanted[0][0], wanted[1][0])
             )
         last = len(net.layers) - 1
-        net.blobs[INPUT].data[...] = feeds[0]
+        bottom.data[...] = feeds[0]
         net._forward(0, last)
         top.diff[...] = cotangents[0]
         net._backward(last, 0)
         found = {name: np.array(net.params[layer][number].diff) for name, (layer, number) in network.weights.items()}
-        found[INPUT] = np.array(net.blobs[INPUT].diff)
+        found[INPUT] = np.array(bottom.diff)
         return found
 
 
