@@ -20,7 +20,7 @@ def module(path):
 
 SOURCES = sorted((ROOT / "xframe").rglob("*.py"))
 #: Lines of a file, and of all of xframe/. The second is raised on purpose, with a reason, never in passing.
-FILE_CEILING, TREE_CEILING = 400, 42000  # raised for where the time goes: profiles, decomposition, reports
+FILE_CEILING, TREE_CEILING = 400, 48000  # raised for three frameworks in environments of their own, and those
 
 #: A module may import those of lower layers, and of its own layer only within its own folder.
 LAYERS = [
@@ -30,6 +30,7 @@ LAYERS = [
     ["xframe.files", "xframe.registry", "xframe.protocols", "xframe.environment", "xframe.results"],
     ["xframe.geometry", "xframe.neutral"],
     ["xframe.zoo", "xframe.artifact", "xframe.environments"],
+    ["xframe.onnx_folding"],
     ["xframe.onnx_writer"],
     ["xframe.worker"],
     ["xframe.launch"],

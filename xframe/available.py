@@ -16,8 +16,7 @@ _LIMIT = 120.0  # seconds for one import
 _PROBE = """
 import json, sys
 from xframe import errors, registry
-name, where, needs, extra, environment = json.loads(sys.argv[1])
-row = registry.Row(where, tuple(needs), extra, environment=environment)
+name, row = registry.received(json.loads(sys.argv[1]))
 try:
     reply = {"version": registry.load({name: row}, name).version}
 except errors.XframeError as e:

@@ -63,3 +63,9 @@ def by_outcome(outcome, reason):
     """The error of an outcome's name, for one that was only told about."""
     classes = (Unsupported, Unavailable, NotHonoured, Mismatch, WorkerTimeout)
     return next((c for c in classes if c.outcome.value == outcome), XframeError)(reason)
+
+
+def by_kind(kind, reason):
+    """The error whose class has this name, for one that another process raised."""
+    found = globals().get(kind)
+    return (found if isinstance(found, type) and issubclass(found, XframeError) else XframeError)(reason)

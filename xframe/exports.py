@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from xframe import artifact, environment, files, launch, neutral, onnx_writer
+from xframe import artifact, environment, files, launch, neutral, onnx_folding, onnx_writer
 from xframe.environments import recipes
 from xframe.errors import ModelError, XframeError
 from xframe.registry import FRAMEWORKS, Row, resolve
@@ -55,7 +55,7 @@ def _sources(row: Row) -> str:
     spec = importlib.util.find_spec(row.where.partition(":")[0])
     if spec is not None and spec.origin:
         beside = [p for p in sorted(Path(spec.origin).parent.glob("*.py")) if not p.stem.endswith("_live")]
-        for source in [*beside, *(Path(m.__file__ or "") for m in (artifact, neutral, onnx_writer))]:
+        for source in [*beside, *(Path(m.__file__ or "") for m in (artifact, neutral, onnx_folding, onnx_writer))]:
             digest.update(source.name.encode() + b"\0" + source.read_bytes())
     return digest.hexdigest()
 

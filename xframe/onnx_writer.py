@@ -7,7 +7,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto, helper, numpy_helper
 
-from xframe import artifact, neutral
+from xframe import artifact, neutral, onnx_folding
 from xframe.errors import ModelError, Unsupported
 
 #: Of the files written here.
@@ -52,8 +52,9 @@ def of_graph(graph: neutral.Graph) -> onnx.ModelProto:
 
 
 def modern(data: bytes, batch: int | None = None) -> onnx.ModelProto:
-    """An old file as a model of today: weights are no inputs, operators are those of the same set as elsewhere, the one
-    input is ``input`` and the one output ``output``, and the batch is the one asked for.
+    """An old file as a model of today: weights are no inputs, operators are those of the same set as elsewhere, padding
+    and biases belong to their products, the one input is ``input`` and the one output ``output``, and the batch is the
+    one asked for.
 
     Raises
     ------
@@ -78,6 +79,7 @@ def modern(data: bytes, batch: int | None = None) -> onnx.ModelProto:
         ) from e
     new.ir_version = _IR_VERSION
     _rename(new.graph)
+    onnx_folding.fold(new)
     own = {v.type.tensor_type.shape.dim[0].dim_value for v in new.graph.input}
     if batch is not None and own != {batch}:
         if own != {1}:

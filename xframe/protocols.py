@@ -94,15 +94,13 @@ class Live(Protocol):
     """A model that lives in this process, given by the user or made of a spec. Its feeds are lists of float32 arrays in
     the model's own order and layout, and so are its outputs. It runs in the mode it was left in.
 
-    ``kind`` says what it is ("torch.nn.Module"); ``notes`` what a reader of a result should know about it.
+    ``kind`` says what it is ("torch.nn.Module"); ``notes`` what a reader of a result should know about it. A class that
+    is registered in ``xframe.registry.LIVE`` has a classmethod ``from_spec(spec, weights, batch)`` too: the registered
+    network, with inputs and weights as the framework's own export has them.
     """
 
     kind: str
     notes: Sequence[str]
-
-    @classmethod
-    def from_spec(cls, spec: ModelSpec, weights: Mapping[str, Any], batch: int) -> "Live":
-        """The registered network, with inputs and weights as the framework's own export has them."""
 
     def shapes(self) -> Optional[List[Tuple[Optional[int], ...]]]:
         """Shapes of the inputs, None for a free dimension; None when only its author knows."""
@@ -117,8 +115,9 @@ class Live(Protocol):
         """The outputs as numpy arrays. Leaves the model as it was: no statistics move."""
 
     def gradients(self, feeds: List[Any], cotangents: List[Any]) -> Tuple[List[Any], Dict[str, Any]]:
-        """Gradients of sum(cotangent * output) by the inputs, and by the weights under the names, and in the
-        layouts, of the initializers of the export; one that is not there as it is has a name that is not there."""
+        """Gradients of sum(cotangent * output) by the inputs (None where there is none), and by the weights under the
+        names, and in the layouts, of the initializers of the export; one that is not there as it is has a name that is
+        not there."""
 
 
 class Backend(Protocol):

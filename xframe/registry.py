@@ -177,6 +177,12 @@ def resolve(table: Dict[str, Row], name: str, what: str) -> str:
     raise UsageError("unknown %s %r: %s" % (what, name, hint))
 
 
+def received(parts: Iterable[Any]) -> Tuple[str, Row]:
+    """The name and the row of a plugin that came from another process (``worker.host.plugin_row``)."""
+    name, where, needs, extra, environment = parts
+    return name, Row(where, tuple(needs), extra, environment=environment)
+
+
 def variables(table: Dict[str, Row], name: str, options: Iterable[Tuple[str, str]]) -> Dict[str, str]:
     """The environment variables that a worker of the plugin ``name`` takes with these options.
 

@@ -1,22 +1,57 @@
-"""Conformance of every registered framework: natively and exported, against float64."""
+"""Conformance of every registered framework: natively, exported and differentiated, against float64.
+
+Those of isolated environments run there, and are skipped where theirs is not built (``xframe env create``).
+"""
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 from float64 import close, output
-from nets import EVERY, TRAPS, random_net
+from nets import EVERY, SMALL, TRAPS, random_net
+from remote import Remote
 
 from xframe import registry, zoo
-from xframe.errors import Unavailable, UsageError
+from xframe.equivalence import backward
+from xframe.equivalence.graph import from_spec
+from xframe.errors import Unavailable, Unsupported, UsageError
+
+ISOLATED = [name for name, row in registry.FRAMEWORKS.items() if row.environment]
+HERE = [name for name in registry.chosen(registry.FRAMEWORKS, ["all"], "framework") if name not in ISOLATED]
+#: What a framework can't do, by the network's name: what it says of it.
+REFUSED: dict[str, dict[str, str]] = {}
 
 
-@pytest.fixture(params=registry.defaults(registry.FRAMEWORKS))  # torch.compile has tests of its own
-def framework(request):
+@pytest.fixture(scope="module")
+def remote(tmp_path_factory):
+    """Isolated frameworks by name, each with its workers."""
+    made = {}
+
+    def of(name):
+        if name not in made:
+            made[name] = Remote(name, tmp_path_factory.mktemp(name))
+        return made[name]
+
+    yield of
+    for one in made.values():
+        one.close()
+
+
+@pytest.fixture(params=[*HERE, *ISOLATED])  # torch.compile has tests of its own
+def framework(request, remote):
     try:
-        return registry.load(registry.FRAMEWORKS, request.param)
+        return remote(request.param) if request.param in ISOLATED else registry.load(registry.FRAMEWORKS, request.param)
     except Unavailable as e:
         pytest.skip(str(e))
+
+
+def refused(framework, spec, *ways):
+    """Whether the framework can't do the network; it must say so, in its words, in each way."""
+    words = REFUSED.get(getattr(framework, "name", ""), {}).get(spec.name)
+    for way in ways if words else ():
+        with pytest.raises(Unsupported, match=words):
+            way(framework, *given(spec))
+    return words is not None
 
 
 def native(framework, spec, weights, x):
@@ -42,12 +77,18 @@ def exported(framework, spec, weights, x):
     return (y.transpose(0, 3, 1, 2) if framework.layout == "NHWC" and y.ndim == 4 else y), model
 
 
+def given(spec, batch=2):
+    return spec, zoo.weights(spec), zoo.inputs((batch, *spec.input), 1)
+
+
 def case(spec, batch=2):
-    weights, x = zoo.weights(spec), zoo.inputs((batch, *spec.input), 1)
+    _, weights, x = given(spec, batch)
     return weights, x, output(spec, weights, x)
 
 
 def test_every_op(framework):
+    if refused(framework, EVERY, native, exported):
+        return
     weights, x, want = case(EVERY)
     close(native(framework, EVERY, weights, x), want)
     y, model = exported(framework, EVERY, weights, x)
@@ -57,17 +98,19 @@ def test_every_op(framework):
     assert [(i.name, [d.dim_value for d in i.type.tensor_type.shape.dim]) for i in graph.input] == [("input", image)]
     assert [i.name for i in graph.output] == ["output"]
     initializers = {i.name: i for i in graph.initializer}
-    products = [node for node in graph.node if node.op_type in ("Conv", "Gemm")]
+    products = [node for node in graph.node if node.op_type in ("Conv", "Gemm", "MatMul")]
     assert [node.op_type for node in products].count("Conv") == 3
-    assert [node.op_type for node in products].count("Gemm") == 2
+    assert len(products) == 5
     for node in products:  # a compiler needs the weights as constants, and finds the bias in its node
-        assert len(node.input) == 3
+        assert len(node.input) == 3 or isinstance(framework, Remote)
         assert all(initializers[name].data_type == onnx.TensorProto.FLOAT for name in node.input[1:])
     assert not any(node.metadata_props for node in graph.node)
 
 
 @pytest.mark.parametrize("trap", TRAPS)
 def test_trap(framework, trap):
+    if refused(framework, TRAPS[trap], native, exported):
+        return
     weights, x, want = case(TRAPS[trap])
     close(native(framework, TRAPS[trap], weights, x), want)
     close(exported(framework, TRAPS[trap], weights, x)[0], want)
@@ -75,6 +118,8 @@ def test_trap(framework, trap):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_random_geometry(framework, seed):
+    if refused(framework, random_net(seed), native, exported):
+        return
     weights, x, want = case(random_net(seed))
     close(native(framework, random_net(seed), weights, x), want)
     close(exported(framework, random_net(seed), weights, x)[0], want)
@@ -146,3 +191,23 @@ def test_threads_are_told_as_they_are(framework):
     assert len(told) == 1
     assert told == [1] or any("can't change to 1" in note for note in network.notes)
     framework.build(spec, weights, "cpu", 1, 2).close()
+
+
+@pytest.mark.parametrize("name", ISOLATED)
+@pytest.mark.parametrize("spec", [SMALL, TRAPS["flatten read by fc and add"]], ids=lambda spec: spec.name)
+def test_gradients(remote, name, spec):
+    """Of the frameworks that run elsewhere; those of this process are differentiated as live models."""
+    try:
+        framework = remote(name)
+    except Unavailable as e:
+        pytest.skip(str(e))
+    _, weights, x = given(spec)
+    cotangent = zoo.inputs(zoo.shapes(spec, len(x))[spec.layers[-1].name], 2)
+    found = framework.gradients(spec, weights, len(x), [x], [cotangent])
+    exact = backward.gradients(from_spec(spec, weights), {"input": x}, [cotangent])
+    learnt = {n for n in zoo.tensors(spec) if not n.endswith((".mean", ".var"))}
+    assert learnt <= set(found) <= set(exact)
+    for each, gradient in found.items():
+        assert gradient.dtype == np.float32
+        assert gradient.shape == exact[each].value.shape
+        assert (np.abs(gradient - exact[each].real) <= exact[each].bound).all(), each

@@ -55,7 +55,8 @@ class Side:
         if self.opened.live is not None:
             inputs, weights = self.opened.live.gradients(list(feed), list(cotangents))
             graph = with_zero_biases(graph, {n: g.shape for n, g in weights.items() if n not in graph.constants})
-            given = dict(zip(graph.inputs, inputs, strict=True)) | weights
+            by_input = {n: g for n, g in zip(graph.inputs, inputs, strict=True) if g is not None}
+            given = by_input | weights
         known = dict(zip(graph.inputs, feed, strict=True))
         exact = backward.gradients(graph, known, cotangents)
         self.exact = {}

@@ -16,12 +16,13 @@ from google.protobuf.message import DecodeError, EncodeError
 
 from xframe import exports, files, zoo
 from xframe.check.interface import Interface, interface
+from xframe.check.isolated import Isolated
 from xframe.check.kinds import framework_of
 from xframe.equivalence.result import Subject
 from xframe.errors import ModelError, UsageError, XframeError
 from xframe.normal import loading
 from xframe.protocols import Live
-from xframe.registry import FRAMEWORKS, LIVE, defaults, load_class, resolve
+from xframe.registry import ALL, FRAMEWORKS, LIVE, chosen, defaults, load_class, resolve
 from xframe.subject import is_file
 
 Feed = Sequence[np.ndarray]
@@ -66,12 +67,19 @@ class Opened:
 
 
 def expand(things: Iterable[Any]) -> list[Any]:
-    """The same, but a single registered model stands for its exports by all default frameworks."""
+    """The same, but a single registered model stands for its exports by all default frameworks, and ``alexnet@all`` for
+    those by all others too."""
     found = list(things)
-    one = found[0] if len(found) == 1 else None
-    if isinstance(one, str) and one in zoo.names():
-        return [f"{one}@{framework}" for framework in defaults(FRAMEWORKS)]
-    return found
+    if len(found) == 1 and isinstance(found[0], str) and found[0] in zoo.names():
+        return [f"{found[0]}@{framework}" for framework in defaults(FRAMEWORKS)]
+    return [one for thing in found for one in _everywhere(thing)]
+
+
+def _everywhere(thing: Any) -> list[Any]:
+    model, _, framework = thing.replace(":", "@", 1).partition("@") if isinstance(thing, str) else (None, "", "")
+    if framework != ALL or model not in zoo.names():
+        return [thing]
+    return [f"{model}@{framework}" for framework in chosen(FRAMEWORKS, [ALL], "framework")]
 
 
 def open_subject(
@@ -83,7 +91,7 @@ def open_subject(
     ----------
     thing
         The path of an ONNX file; an ``onnx.ModelProto``; a registered model, ``alexnet`` (its export by the first
-        framework), ``alexnet@tensorflow`` or ``alexnet:jax``; or a live model: a torch ``nn.Module``, a Keras model, a
+        framework), ``alexnet@caffe`` or ``alexnet:jax``; or a live model: a torch ``nn.Module``, a Keras model, a
         ``tf.function``, ``tf.Module`` or concrete function, a JAX function of arrays, a pair ``(function, params)`` or
         ``(flax module, variables)``.
     name
@@ -134,11 +142,16 @@ def _registered(text: str, name: str, feeds: Sequence[Feed] | None, sizes: dict[
     weights = zoo.weights_file(spec)
     batch = len(feeds[0][0]) if feeds else sizes.get("batch", 1)
     made, _, _ = exports.export(framework, spec, weights, batch, os.cpu_count() or 1)
-    host = framework if framework in LIVE else "pytorch"  # torch.compile is a way to run a module
+    row = FRAMEWORKS[framework]
 
     def make_live() -> Live:  # called when there is an opened one
-        with np.load(weights, allow_pickle=False) as data:
-            native: Live = load_class(LIVE, host).from_spec(spec, {k: data[k] for k in data.files}, batch)
+        native: Live
+        if row.environment:
+            native = Isolated(framework, spec, weights, batch)
+        else:
+            with np.load(weights, allow_pickle=False) as data:
+                values = {k: data[k] for k in data.files}
+            native = load_class(LIVE, row.variant_of or framework).from_spec(spec, values, batch)
         native.place(opened.graph.constants)
         return native
 

@@ -22,7 +22,7 @@ Models = Annotated[
     typer.Argument(
         metavar="A B...",
         help="ONNX files or registered models (alexnet, alexnet@tensorflow); the others are held against the first."
-        " One registered model alone stands for the exports of all frameworks.",
+        " One registered model alone stands for the exports of the default frameworks, alexnet@all for all.",
     ),
 ]
 Inputs = Annotated[

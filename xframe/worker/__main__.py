@@ -26,13 +26,13 @@ def answer(session, request):
     try:
         return session.handle(request)
     except XframeError as e:
-        return {"ok": False, "outcome": e.outcome.value, "reason": str(e)}
+        return {"ok": False, "kind": type(e).__name__, "reason": str(e)}
     except MemoryError as e:
         traceback.print_exc()
-        return {"ok": False, "outcome": "FAILED", "reason": "out of memory: %s" % one_line(e)}
+        return {"ok": False, "kind": "XframeError", "reason": "out of memory: %s" % one_line(e)}
     except Exception as e:
         traceback.print_exc()
-        return {"ok": False, "outcome": "FAILED", "reason": one_line(e)}
+        return {"ok": False, "kind": "XframeError", "reason": one_line(e)}
 
 
 def main():

@@ -169,7 +169,7 @@ class Worker:
         WorkerDied
             The process ended; the message says of what.
         XframeError
-            What the command raised there, as the class of its outcome.
+            What the command raised there, as the class that it was.
         """
         try:
             reply = json.loads(self._line(limit).decode())
@@ -186,7 +186,7 @@ class Worker:
             self.kill()
             raise
         if not reply["ok"]:
-            raise errors.by_outcome(reply["outcome"], reply["reason"])
+            raise errors.by_kind(reply["kind"], reply["reason"])
         return reply
 
     def run(self, feeds: Sequence[Any], limit: float) -> Tuple[List[Any], Dict[str, Any]]:

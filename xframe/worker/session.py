@@ -68,8 +68,7 @@ class Session:
         return dict(reply, ok=True, peak_bytes=peak_bytes())
 
     def _plugin(self, row: List[Any]) -> Any:
-        name, where, needs, extra, environment = row
-        made = registry.Row(where, tuple(needs), extra, environment=environment)
+        name, made = registry.received(row)
         return registry.load({name: made}, name)
 
     def do_open(
@@ -85,7 +84,8 @@ class Session:
         artifact=None,
         plan=None,
     ):
-        """Build natively, or compile an artifact under a plan."""
+        """Build natively, or compile an artifact under a plan. What was open before is closed."""
+        self.close()
         started = time.perf_counter()
         with contextlib.ExitStack() as alone:
             if runner != "native":
@@ -201,7 +201,7 @@ class Session:
         """Free the executable."""
         if self.executable is not None:
             self.executable.close()
-            self.executable = None
+        self.executable = self.artifact = None
 
     def _inward(self, arrays):
         return arrays if self.artifact is None else _converted(wire.to_layout, arrays, self.artifact.inputs, "inputs")
