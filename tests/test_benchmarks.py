@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks import equivalence, errors, layers, lowerings, peers, robustness, rows
+from benchmarks import equivalence, errors, fleet, layers, lowerings, peers, robustness, rows, transfer
 from xframe import artifact, registry, zoo
 from xframe.equivalence import kernels
 from xframe.errors import ModelError, XframeError
@@ -135,7 +135,7 @@ def test_a_case_without_sense_is_an_error(printed, capsys):
 
 def test_every_peer_and_every_bar_is_there():
     assert {model for model, _ in peers.BARS} <= {*zoo.names()}
-    assert {f for f, _ in peers.PEERS} == set(registry.FRAMEWORKS)
+    assert {f for f, _ in peers.PEERS} == {f for f, row in registry.FRAMEWORKS.items() if not row.environment}
     assert {r for _, r in peers.PEERS} == {"native", *registry.BACKENDS} - {peers.OURS}
 
 
@@ -286,3 +286,21 @@ def test_a_share_without_sense_is_an_error(share, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         rows.run(equivalence.main)
     assert "--share" in capsys.readouterr().err
+
+
+def test_a_lost_and_a_doubled_trial_are_counted():
+    assert fleet.tally(["a", "b"], ["b", "a"]) == {"lost": 0, "doubled": 0}
+    assert fleet.tally(["a", "b"], ["b", "b"]) == {"lost": 1, "doubled": 1}
+    assert fleet.tally(["a"], ["a", "c"]) == {"lost": 0, "doubled": 1}
+
+
+def test_transfer_is_the_ratio_of_the_geometric_means():
+    common = {"lowering": "fft", "kernels": 4, "trials": 24}
+    found = [
+        {**common, "seed": seed, "with": using, "gain": gain, "tuned": 3, "transferred": 2 if using else 0}
+        for seed, using, gain in ((0, True, 1.2), (0, False, 1.0), (1, True, 1.2), (1, False, 1.44))
+    ]
+    (row,) = transfer.summary(found)
+    assert (row["gain_with"], row["gain_without"]) == (pytest.approx(1.2), pytest.approx(1.2))
+    assert row["ratio"] == pytest.approx(1.0)
+    assert (row["seeds"], row["begun_with_one"], row["kept"]) == (2, 4, 6)

@@ -191,8 +191,8 @@ def _bench(cpu: Cpu) -> Bench:
 
 def prepare(row: list, task: Task, cpu: Cpu, folder: Path) -> None:
     """Have ready what all candidates of ``task`` share. ``row``: of its lowering, as it travels to a worker."""
-    name, where, needs, extra = row
-    registry.LOWERINGS[name] = registry.Row(where, tuple(needs), extra)
+    name, received = registry.received(row)
+    registry.LOWERINGS[name] = received
     build.prepare(task, cpu, folder)
     _bench(cpu).prepare(task)
 

@@ -192,8 +192,8 @@ def _row(task: Task) -> list:
 
 def _with_plugin(row: list, function: Callable, *arguments) -> None:
     """Call the function once the plugin of a registry row is known: it may be registered in the parent alone."""
-    name, where, needs, extra = row
-    registry.LOWERINGS[name] = registry.Row(where, tuple(needs), extra)
+    name, received = registry.received(row)
+    registry.LOWERINGS[name] = received
     function(*arguments)
 
 
