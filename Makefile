@@ -15,7 +15,7 @@ compare: $(READY)
 
 test: lint
 	$(BIN)/python -m xframe.cli env create --if-possible
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -rs -n $(JOBS) --dist worksteal $(ARGS)
 
 environments: $(READY)
 	$(BIN)/python -m xframe.cli env create $(ARGS)

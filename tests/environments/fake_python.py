@@ -61,7 +61,8 @@ def probe():
         return
     if SETTINGS.get("probe") == "fails":
         sys.exit("Traceback (most recent call last):\nImportError: libold.so: cannot open shared object file")
-    print(json.dumps({"version": "1.0", "told": os.environ.get("FAKE_TOLD"), "path": os.environ.get("PYTHONPATH")}))
+    astray = [name for name in ("PYTHONPATH", "PIP_TARGET") if name in os.environ]
+    print(json.dumps({"version": "1.0", "told": os.environ.get("FAKE_TOLD"), "astray": astray}))
 
 
 def main(arguments):

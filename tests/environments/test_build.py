@@ -1,6 +1,7 @@
 """Building: whole or not at all, whatever fails, whoever else builds, whenever it is killed."""
 
 import os
+import platform
 import shutil
 import signal
 
@@ -59,10 +60,12 @@ def test_progress_tells_what_is_done(python):
 
 
 def test_the_users_settings_do_not_reach_the_build(python, monkeypatch):
+    """Nor does the environment that xframe itself runs in."""
     monkeypatch.setenv("PYTHONPATH", "/somewhere")
+    monkeypatch.setenv("PIP_TARGET", "/elsewhere")
     build.create("fake")
     told = places.record("fake")["framework"]
-    assert told["path"] is None
+    assert told["astray"] == []
     assert told["told"] == str(places.folder("fake") / "told")
 
 
@@ -171,7 +174,7 @@ def test_a_framework_that_stops_working_is_told(python):
     build.create("fake")
     assert build.check("fake")["version"] == "1.0"
     fakes.change(python, probe="fails")
-    with pytest.raises(Unavailable, match=r"the environment fake does not work: trying it: exit code 1: .*libold"):
+    with pytest.raises(Unavailable, match=r"the environment fake does not work .*: trying it: exit code 1: .*libold"):
         build.check("fake")
 
 
@@ -217,6 +220,13 @@ def test_a_folder_that_cannot_be_written(python, tmp_path, monkeypatch):
     monkeypatch.setenv("XFRAME_ENVIRONMENTS", str(tmp_path / "file"))
     with pytest.raises(XframeError, match=r"can't write to the folder .*file.*set XFRAME_HOME"):
         build.create("fake")
+
+
+def test_a_machine_that_there_are_no_wheels_for(python, monkeypatch):
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    with pytest.raises(Unavailable, match=r"its wheels are for Linux x86_64, and this is \w+ aarch64"):
+        build.create("fake")
+    assert fakes.calls(python) == []
 
 
 def test_an_unknown_environment(python):

@@ -47,7 +47,7 @@ def list_(names: Names = None, json: options.Json = False) -> int:
 
 def _state(name: str) -> dict[str, Any]:
     """What there is to know of an environment without trying it."""
-    from xframe.environments import interpreters, places, recipes
+    from xframe.environments import build, places
 
     noted, reason, buildable = places.record(name) or {}, "", None
     try:
@@ -55,7 +55,7 @@ def _state(name: str) -> dict[str, Any]:
     except Unavailable as e:
         noted, reason = {}, str(e)
         try:
-            buildable = interpreters.find(recipes.recipe(name).pythons).path
+            buildable = build.interpreter(name).path
         except Unavailable as missing:
             reason = str(missing)
     return {

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import platform
 import shutil
 import time
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from xframe.environments import downloads, interpreters, places, recipes, running
+from xframe.environments.interpreters import Interpreter
 from xframe.environments.places import Built
 from xframe.environments.running import Commands, Progress
 from xframe.environments.steps import STEPS
@@ -17,6 +19,8 @@ from xframe.errors import Unavailable, XframeError
 
 #: Seconds for the probe. Theano compiles the C code of its first convolution.
 PROBE_LIMIT = 300.0
+#: The only machines that all of the pinned files are for.
+_WHEELS = "Linux x86_64"
 
 
 def _silent(line: str) -> None:
@@ -52,7 +56,7 @@ def create(name: str, python: str | None = None, progress: Progress = _silent) -
     chosen = interpreters.find(recipe.pythons, python) if python is not None else None
     if _fits(name, chosen):
         return places.find(name)
-    chosen = chosen or interpreters.find(recipe.pythons)
+    chosen = chosen or interpreter(name)
     with _alone(name, progress) as held:
         if not _fits(name, chosen if python is not None else None):
             root = places.folder(name)
@@ -60,6 +64,20 @@ def create(name: str, python: str | None = None, progress: Progress = _silent) -
             run = Commands(name, f"can't build the environment {name}", root / "log", held, progress)
             places.note(name, _built(name, root, chosen, run))
     return places.find(name)
+
+
+def interpreter(name: str) -> Interpreter:
+    """What the environment ``name`` can be built on here.
+
+    Raises
+    ------
+    Unavailable
+        There are no wheels for this machine, or there is no such Python here; the message says how to get one.
+    """
+    here = f"{platform.system()} {platform.machine()}"
+    if here != _WHEELS:
+        raise Unavailable(f"can't build the environment {name}: its wheels are for {_WHEELS}, and this is {here}")
+    return interpreters.find(recipes.recipe(name).pythons)
 
 
 def check(name: str, progress: Progress = _silent) -> dict[str, Any]:
@@ -73,7 +91,8 @@ def check(name: str, progress: Progress = _silent) -> dict[str, Any]:
     places.find(name)
     with _alone(name, progress) as held:
         log = places.folder(name) / "log"
-        return _probed(name, Commands(name, f"the environment {name} does not work", log, held, progress))
+        broken = f"the environment {name} does not work (xframe env remove {name}, then create, makes it anew)"
+        return _probed(name, Commands(name, broken, log, held, progress))
 
 
 def remove(name: str, progress: Progress = _silent) -> list[Path]:
@@ -98,7 +117,7 @@ def _alone(name: str, progress: Progress) -> Iterator[int]:
         ) from e
 
 
-def _fits(name: str, chosen: interpreters.Interpreter | None) -> bool:
+def _fits(name: str, chosen: Interpreter | None) -> bool:
     """Whether the environment is there, and on the interpreter that was chosen, if one was."""
     try:
         places.find(name)
@@ -108,7 +127,7 @@ def _fits(name: str, chosen: interpreters.Interpreter | None) -> bool:
     return chosen is None or noted.get("interpreter") == chosen.path
 
 
-def _built(name: str, root: Path, chosen: interpreters.Interpreter, run: Commands) -> dict[str, Any]:
+def _built(name: str, root: Path, chosen: Interpreter, run: Commands) -> dict[str, Any]:
     """Build in ``root``, where only what was fetched may be kept; the facts to note."""
     started = time.monotonic()
     root.mkdir(parents=True, exist_ok=True)

@@ -12,8 +12,11 @@ from pathlib import Path
 from xframe.errors import Unavailable, XframeError
 
 Progress = Callable[[str], None]
-#: Settings that would have pip put things elsewhere than into the environment.
-_ASTRAY = ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
+#: Settings that would have pip put other things into the environment, or put them elsewhere.
+_ASTRAY = (
+    *("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_PYTHON", "PIP_CONSTRAINT", "PIP_PLATFORM"),
+    *("VIRTUAL_ENV", "__PYVENV_LAUNCHER__"),
+)
 _OFFLINE = ("NewConnectionError", "ConnectTimeoutError", "Temporary failure in name resolution", "Max retries exceeded")
 _NO_SPACE = ("No space left on device", "Disk quota exceeded")
 
