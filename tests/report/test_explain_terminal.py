@@ -81,6 +81,8 @@ def test_notes_the_executor_and_the_machine_are_told():
     assert "this machine, 2 threads: 216 GFLOP/s, 160 GB/s from L2" in report
     assert "no floor: a reason" in report
     assert "pytorch: other processes took 3 % of the CPUs" in report
+    assert "Each row is of one process." in report
+    assert "Each row is of one process." not in text(made(TWO[0]))
 
 
 def test_batches_have_tables_of_their_own():

@@ -31,6 +31,11 @@ TERM = {
     "operators": "other kernels", "layout": "layout and copies", "overhead": "overhead", "residual": "residual",
 }  # fmt: skip
 _EXECUTOR = "common executor"
+#: What no interval of a difference holds.
+ONE_PROCESS = (
+    "Each row is of one process. What processes of the same code differ by, `xframe selftest attribution` measures; it is"
+    " not in these intervals."
+)
 
 
 def render(explanation: Explanation, out: TextIO, details: bool = False) -> None:
@@ -59,6 +64,8 @@ def render_tables(explanation: Explanation, out: TextIO, details: bool = False) 
             console.print(_sites(group, some, found[0]), soft_wrap=False)
     for line in (*_executor(explanation.run), *_machines(explanation.run), *explanation.notes):
         console.print(Text(line))
+    if any(len(found) > 1 for found in explanation.groups()):
+        console.print(Text(ONE_PROCESS), soft_wrap=False)
 
 
 def _console(out: TextIO) -> Console:
