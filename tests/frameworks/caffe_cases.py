@@ -24,6 +24,11 @@ def layer(name, kind, bottoms, tops=None, more=""):
     return f'layer {{ name: "{name}" type: "{kind}" {" ".join(ends)} {more} }}'
 
 
+def constant(name, value, shape):
+    filler = f'data_filler {{ type: "constant" value: {value} }} shape {{ {dims(shape)} }}'
+    return layer(name, "DummyData", "", None, f"dummy_data_param {{ {filler} }}")
+
+
 def single(kind, more="", shape=(2, 6, 9, 7), name="x"):
     return "\n".join([source(shape), layer(name, kind, "data", None, more)])
 
@@ -65,6 +70,14 @@ def _net(*layers, shape=(2, 6, 9, 7)):
 
 
 _CONV = "convolution_param { num_output: 4 kernel_size: 3 }"
+_MINUS = "power_param { scale: -1 }"
+_AT_MOST_ONE = (
+    layer("r", "ReLU", "data"),
+    layer("m", "Power", "r", None, _MINUS),
+    constant("one", -1, (2, 6, 9, 7)),
+    layer("x", "Eltwise", "one m", None, "eltwise_param { operation: MAX }"),
+    layer("y", "Power", "x", "x", _MINUS),
+)
 _ONES = "convolution_param { num_output: 6 kernel_size: 1 }"
 
 CASES = {
@@ -116,6 +129,13 @@ CASES = {
         layer("x", "Power", "a", None, "power_param { power: 1.5 scale: 0.5 shift: 0.25 }"),
     ),
     "power of one": single("Power", "power_param { scale: -2 shift: 3 }"),
+    "at most one": _net(*_AT_MOST_ONE, layer("z", "TanH", "x")),
+    "at most one, and what others read": _net(*_AT_MOST_ONE, layer("z", "TanH", "m")),
+    "sum with constants": _net(
+        constant("three", 3, (2, 6, 9, 7)),
+        layer("x", "Eltwise", "three data three", None, "eltwise_param { coeff: 2 coeff: -1 coeff: 1 }"),
+        layer("y", "Eltwise", "three data", None, "eltwise_param { operation: PROD }"),
+    ),
     "dropout": _net(layer("d", "Dropout", "data"), layer("r", "ReLU", "d")),
     "concat": _with((2, 3, 9, 7), layer("x", "Concat", "data other data")),
     "concat of rows": _with((2, 6, 2, 7), layer("x", "Concat", "data other", None, "concat_param { axis: -2 }")),
@@ -123,8 +143,7 @@ CASES = {
         (3, 6, 9, 7), layer("x", "Concat", "data other", None, "concat_param { concat_dim: 0 }")
     ),
     "concat with constants": _net(
-        'layer { name: "z" type: "DummyData" top: "z" dummy_data_param { data_filler { type: "constant" value: 2 }'
-        " shape { dim: 2 dim: 6 dim: 1 dim: 7 } } }",
+        constant("z", 2, (2, 6, 1, 7)),
         layer("x", "Concat", "z data z", None, "concat_param { axis: 2 }"),
         layer("y", "Concat", "z z data x", None, "concat_param { axis: 2 }"),
     ),
@@ -272,6 +291,12 @@ REFUSED = {
         "4 groups",
     ),
     "training data": ('layer { name: "d" type: "Data" top: "d" }', "d: the type Data reads data for training"),
+    "constants": (constant("c", 1, (1, 2)) + layer("r", "ReLU", "c"), "r .ReLU. reads a constant; only Concat"),
+    "constants alone": (constant("c", 1, (1, 2)) + layer("e", "Eltwise", "c c"), "all its bottoms are constants"),
+    "random numbers": (
+        constant("c", 1, (1, 2)).replace('"constant"', '"gaussian"') + layer("e", "Eltwise", "c c"),
+        "c .DummyData.: only constants",
+    ),
     "nothing": ("", "no layer that computes"),
     "an unknown field": ('layer { name: "r" type: "ROI" roi_pooling_param { } }', "no network in Caffe's text format"),
     "no text": ("\x00\x01", "no network in Caffe's text format"),

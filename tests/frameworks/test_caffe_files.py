@@ -89,6 +89,24 @@ def test_a_layer(folder, converted, name):
         compare(made, dict(arrays))
 
 
+@pytest.mark.parametrize(
+    ("name", "operators"),
+    [
+        ("batch norm and scale", ["BatchNormalization", "Relu"]),
+        ("batch norm that others read", ["BatchNormalization", "Mul", "Add", "Relu"]),
+        ("at most one", ["Clip", "Tanh"]),
+        ("concat with constants", ["Pad", "Concat"]),
+        ("inner product of images", ["Reshape", "Gemm", "Reshape"]),
+        ("two outputs, and values in one place", ["Conv", "BatchNormalization", "Relu", "MaxPool", "Tanh"]),
+    ],
+)
+def test_what_layers_become(folder, converted, name, operators):
+    made = converted([folder / f"{name}.prototxt", folder / f"{name}.caffemodel"])
+    nodes = artifact.read(made.path).graph.node
+    assert [node.op_type for node in nodes] == operators
+    assert len({node.name for node in nodes}) == len(nodes)
+
+
 def test_no_type_is_without_a_case(converting, tmp_path):
     """What the walker says that it can is what is tested."""
     path = tmp_path / "m.prototxt"

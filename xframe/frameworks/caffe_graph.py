@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 import numpy as np
 
 from xframe.errors import ModelError, Unsupported
-from xframe.frameworks import caffe_channels, caffe_pointwise, caffe_shaping, caffe_windows
+from xframe.frameworks import caffe_channels, caffe_merges, caffe_pointwise, caffe_shaping, caffe_windows
 from xframe.frameworks.caffe_context import Context, Growing, Tensor
 from xframe.frameworks.caffe_flow import Flow, Value
 from xframe.neutral import Graph, Node
@@ -20,6 +20,8 @@ for _module in (caffe_channels, caffe_pointwise, caffe_shaping):
 
 #: Types whose tops are the same values as their bottom.
 _SAME = ("Dropout", "Split")
+#: Types that can be given what a DummyData makes.
+_TAKING_CONSTANTS = ("Concat", "Eltwise")
 
 
 def walk(
@@ -72,13 +74,16 @@ class _Walk:
             made = _constants(layer)
         elif layer.type in RULES:
             ins = [self._known[value] for value in step.bottoms]
+            if layer.type not in _TAKING_CONSTANTS and any(x.fill is not None for x in ins):
+                words = (layer.name, layer.type, " and ".join(_TAKING_CONSTANTS))
+                raise Unsupported("layer %s (%s) reads a constant; only %s can" % words)
             context = Context(layer, ins, self._sole(step.bottoms[:1], flow), blobs, self._graph)
             made = RULES[layer.type](context)
         else:
             raise Unsupported(_refusal(layer))
         if len(made) != len(step.tops):
-            words = (layer.name, layer.type, len(step.tops), len(made))
-            raise ModelError("layer %s (%s) has %d tops, and makes %d" % words)
+            counts = (layer.name, layer.type, len(step.tops), len(made))
+            raise ModelError("layer %s (%s) has %d tops, and makes %d" % counts)
         for value, tensor in zip(step.tops, made):
             self._known[value] = tensor
             plain = layer.type in _SAME or flow.final(value)
@@ -106,6 +111,7 @@ class _Walk:
         return made
 
     def finished(self, name: str, ends: Sequence[Tuple[Value, str]]) -> Graph:
+        caffe_merges.clip(self._graph, [self._known[value].name for value, _ in ends])
         nodes, weights = list(self._graph.nodes), self._graph.weights
         inputs = [t for t in self._inputs if any(t.name in node.inputs for node in nodes)]
         if not nodes or not inputs:

@@ -1,7 +1,8 @@
 """A spec as Caffe's ``NetParameter``: one table over the layer ops; what Caffe lacks is composed of layers it has.
 
 Padding that differs on two sides is a frame of constants that the image is concatenated with. Caffe rounds sizes of
-poolings up unless told otherwise, and its averages count padding: a scale makes up for that. ReLU6 is two ReLUs.
+poolings up unless told otherwise, and its averages count padding: a scale makes up for that. ReLU6 is a ReLU, and
+a maximum between two changes of sign.
 """
 
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
@@ -58,6 +59,7 @@ class Network:
         # A flatten is another view of the data it reads; all other layers make what nobody else holds.
         self._own = {name for name, op in ops.items() if op != "flatten" and reads.count(name) == 1}
         self._in_place = in_place
+        self._limits: Dict[Tuple[Tuple[int, ...], float], str] = {}
         self._tops = {INPUT: INPUT}  # layer of the spec -> blob
         self._inputs = {name: self._shapes[names[0]] for name, names in sources.items()}
         first = self.proto.layer.add(name=INPUT, type="Input", top=[INPUT])
@@ -97,9 +99,11 @@ class Network:
         for axis, before, after in ((2, top, below), (3, left, right)):
             blobs = [bottom]
             if before:
-                blobs.insert(0, self._constant(item, "before %d" % axis, size, axis, before, value))
+                shape = [*size[:axis], before, *size[axis + 1 :]]
+                blobs.insert(0, self._constant(item, "before %d" % axis, shape, value))
             if after:
-                blobs.append(self._constant(item, "after %d" % axis, size, axis, after, value))
+                shape = [*size[:axis], after, *size[axis + 1 :]]
+                blobs.append(self._constant(item, "after %d" % axis, shape, value))
             size[axis] += before + after
             if len(blobs) > 1:
                 joined = self.add(item, "Concat", blobs, "framed %d" % axis)
@@ -107,10 +111,17 @@ class Network:
                 bottom = joined.top[0]
         return bottom, (0, 0)
 
-    def _constant(self, item: Layer, part: str, shape: List[int], axis: int, count: int, value: float) -> str:
+    def limit(self, item: Layer, value: float) -> str:
+        """A blob of one value, of the shape of a layer's input; one for all layers of that shape."""
+        key = (self.shape(item), value)
+        if key not in self._limits:
+            self._limits[key] = self._constant(item, "limit", list(key[0]), value)
+        return self._limits[key]
+
+    def _constant(self, item: Layer, part: str, shape: List[int], value: float) -> str:
         layer = self.add(item, "DummyData", [], part)
         layer.dummy_data_param.data_filler.add(type="constant", value=value)
-        layer.dummy_data_param.shape.add(dim=[*shape[:axis], count, *shape[axis + 1 :]])
+        layer.dummy_data_param.shape.add(dim=shape)
         return layer.top[0]
 
 
@@ -150,14 +161,15 @@ def _relu(net: Network, item: Layer, bottoms: List[str]) -> str:
 
 
 def _relu6(net: Network, item: Layer, bottoms: List[str]) -> str:
-    """6 - relu(6 - relu(x)): exact above 6, where relu(x) - relu(x - 6) would round like x."""
+    """-max(-relu(x), -6): exact, where sums and differences with 6 would round."""
     top = net.add(item, "ReLU", bottoms, in_place=net.writable).top[0]
-    for part, type_ in (("from 6", "Power"), ("at most 6", "ReLU"), ("back", "Power")):
-        layer = net.add(item, type_, [top], part, in_place=True)
-        top = layer.top[0]
-        if type_ == "Power":
-            layer.power_param.scale, layer.power_param.shift = -1, 6
-    return top
+    minus = net.add(item, "Power", [top], "minus", in_place=True)
+    limit = net.limit(item, -6.0)
+    largest = net.add(item, "Eltwise", [minus.top[0], limit], "at most 6")
+    largest.eltwise_param.operation = largest.eltwise_param.MAX
+    back = net.add(item, "Power", largest.top, "back", in_place=True)
+    minus.power_param.scale = back.power_param.scale = -1
+    return back.top[0]
 
 
 def _pool(net: Network, item: Layer, bottoms: List[str]) -> str:

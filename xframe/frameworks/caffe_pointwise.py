@@ -3,7 +3,7 @@
 import math
 from typing import Callable, List
 
-from xframe.frameworks.caffe_context import Context, Rules, Tensor
+from xframe.frameworks.caffe_context import Context, Operand, Rules, Tensor
 
 
 def _plain(op: str) -> Callable[[Context], List[Tensor]]:
@@ -60,20 +60,24 @@ def _base(c: Context, base: float) -> float:
 
 
 def _eltwise(c: Context) -> List[Tensor]:
-    param, first = c.layer.eltwise_param, c.ins[0]
-    if len(c.ins) < 2 or any(x.shape != first.shape for x in c.ins):
-        raise c.wrong("it takes two bottoms or more of one shape; they are %s" % ", ".join(str(x.shape) for x in c.ins))
+    param, shapes = c.layer.eltwise_param, [x.shape for x in c.ins]
+    if len(c.ins) < 2 or len(set(shapes)) > 1:
+        raise c.wrong("it takes two bottoms or more of one shape; they are %s" % ", ".join(map(str, shapes)))
     factors = list(param.coeff) or [1.0] * len(c.ins)
     if len(factors) != len(c.ins) or (param.coeff and param.operation != param.SUM):
         raise c.wrong("it has %d coefficients for %d bottoms; a sum takes one each" % (len(factors), len(c.ins)))
-    terms = [_affine(c, x, factor, 0) for x, factor in zip(c.ins, factors)]
+    # Constants last, as numbers: an operand of its own shape decides that of the result.
+    terms: List[Operand] = [_affine(c, x, f, 0) for x, f in zip(c.ins, factors) if x.fill is None]
+    terms += [c.weight("constant", f * x.fill) for x, f in zip(c.ins, factors) if x.fill is not None]
+    if not isinstance(terms[0], Tensor):
+        raise c.refused("all its bottoms are constants")
     if param.operation == param.MAX:
-        return [c.node("Max", terms, first.shape)]
+        return [c.node("Max", terms, shapes[0])]
     if param.operation == param.SUM and len(terms) > 2:
-        return [c.node("Sum", terms, first.shape)]
+        return [c.node("Sum", terms, shapes[0])]
     y = terms[0]
     for term in terms[1:]:
-        y = c.node("Add" if param.operation == param.SUM else "Mul", [y, term], first.shape)
+        y = c.node("Add" if param.operation == param.SUM else "Mul", [y, term], shapes[0])
     return [y]
 
 
