@@ -37,11 +37,33 @@ def test_the_package_shows_the_library_calls(plugins):
 
 def test_defaults_are_all_frameworks_and_all_lowerings_with_a_fallback():
     asked = Request("alexnet").resolved()
-    assert asked.frameworks == tuple(f for f in FRAMEWORKS if f != "torch.compile")
+    assert asked.frameworks == ("pytorch", "tensorflow", "jax")
     assert asked.runners == ("native", "ort", "tvm")
     assert asked.lowerings == ("auto", *LOWERINGS)
     assert asked.fallback == "direct"
     assert asked.threads == (len(environment.allowed_cpus()),)
+
+
+def test_all_frameworks_are_those_that_are_no_other_way_to_run_one():
+    every = ("pytorch", "tensorflow", "jax", "caffe", "cntk", "theano")
+    assert Request("alexnet", ("all",)).resolved().frameworks == every
+    named = Request("alexnet", ("torch.compile", "Caffe", "ALL")).resolved().frameworks
+    assert named == ("torch.compile", "caffe", *(f for f in every if f != "caffe"))
+    assert set(named) == set(FRAMEWORKS)
+
+
+def test_a_framework_whose_environment_is_not_built_says_what_to_run(plugins, tmp_path, monkeypatch):
+    """It costs its own rows alone."""
+    plugins(pytorch="Honest", tvm="Honest")
+    monkeypatch.setenv("XFRAME_ENVIRONMENTS", str(tmp_path))
+    run = compare(replace(TINY, frameworks=("theano", "pytorch")))
+    assert rows(run) == [
+        ("theano", "native", "auto", "UNAVAILABLE"),
+        ("theano", "tvm", "auto", "UNAVAILABLE"),
+        ("pytorch", "native", "auto", "OK"),
+        ("pytorch", "tvm", "auto", "OK"),
+    ]
+    assert all(m.reason.endswith("run xframe env create theano") for m in run.measurements[:2])
 
 
 def test_an_explicit_lowering_implies_no_fallback():

@@ -1,13 +1,14 @@
 """Exports are made once, in a worker, and made again when anything they depend on changes."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from xframe import exports, files, launch
-from xframe.errors import Unsupported, UsageError
+from xframe import environments, exports, files, launch
+from xframe.errors import ModelError, Unavailable, Unsupported, UsageError, XframeError
 from xframe.registry import FRAMEWORKS, Row
 from xframe.types import ModelSpec, layer
 
@@ -25,6 +26,70 @@ def weights(monkeypatch, tmp_path):
     path = tmp_path / "weights.npz"
     np.savez(path, w=np.ones(3, "float32"))
     return path
+
+
+@pytest.fixture
+def isolated(weights, monkeypatch):
+    """Registers a fake that has an environment of its own, which is this interpreter's."""
+    variables = {"PYTHONPATH": str(Path(__file__).parent / "worker")}
+    monkeypatch.setattr(launch.environments, "find", lambda name: environments.Built(sys.executable, variables))
+    monkeypatch.setattr(exports.recipes, "digest", lambda name: "pins")
+
+    def register(name):
+        monkeypatch.setitem(FRAMEWORKS, "isolated", Row("fakes:" + name, (), "", environment="old"))
+
+    return register
+
+
+def test_a_neutral_graph_is_written_as_onnx_and_kept(weights, isolated):
+    isolated("Isolated")
+    made, seconds, cached = exports.export("isolated", SPEC, weights, 2, 1)
+    assert (made.model, made.framework, made.opset, made.inputs[0].layout) == ("tiny", "isolated", 17, "NCHW")
+    assert made.inputs[0].shape == (2, 3, 4, 4)
+    assert seconds > 0
+    assert not cached
+    assert exports.export("isolated", SPEC, weights, 2, 1) == (made, 0.0, True)
+
+
+def test_an_old_file_is_written_as_one_of_today(weights, isolated):
+    isolated("Old")
+    made, _, _ = exports.export("isolated", SPEC, weights, 3, 1)
+    assert (made.opset, made.inputs[0].name, made.outputs[0].name) == (17, "input", "output")
+    assert made.outputs[0].shape == (3, 3, 4, 4)
+
+
+def test_a_graph_that_is_not_valid_leaves_nothing(weights, isolated):
+    isolated("NoGraph")
+    with pytest.raises(ModelError, match=r"the export of tiny is not valid ONNX: .*NoSuchOperator"):
+        exports.export("isolated", SPEC, weights, 1, 1)
+    assert not (files.home() / "exports").exists()
+
+
+def test_exports_of_an_environment_depend_on_its_pins(weights, isolated, monkeypatch):
+    isolated("Isolated")
+    first = exports.key("isolated", SPEC, weights, 1)
+    monkeypatch.setattr(exports.recipes, "digest", lambda name: "other pins")
+    assert exports.key("isolated", SPEC, weights, 1) != first
+
+
+def test_where_an_environment_is_not_built_an_export_says_what_to_run(weights, isolated, monkeypatch):
+    isolated("Isolated")
+    monkeypatch.undo()
+    monkeypatch.setenv("XFRAME_ENVIRONMENTS", str(weights.parent))
+    with pytest.raises(Unavailable, match="run xframe env create caffe"):
+        exports.export("caffe", SPEC, weights, 1, 1)
+
+
+@pytest.mark.parametrize(("batch", "found"), [(None, 7), (2, 2)])
+def test_files_of_a_frameworks_own_are_converted(weights, isolated, tmp_path, batch, found):
+    isolated("Isolated")
+    (tmp_path / "net.shape").write_text("[3, 5]")
+    made = exports.convert("isolated", [tmp_path / "net.shape"], tmp_path / "out" / "net.onnx", batch)
+    assert made.path == str(tmp_path / "out" / "net.onnx")
+    assert (made.model, made.framework, made.inputs[0].shape) == ("net", "isolated", (found, 3, 5))
+    with pytest.raises(XframeError, match="FileNotFoundError"):
+        exports.convert("isolated", [tmp_path / "missing"], tmp_path / "other.onnx")
+    assert not (tmp_path / "other.onnx").exists()
 
 
 def count(weights):

@@ -78,8 +78,8 @@ def modern(data: bytes, batch: int | None = None) -> onnx.ModelProto:
             f"{old.graph.name} can't be raised to opset {neutral.OPSET}: {' '.join(str(e).split())}"
         ) from e
     new.ir_version = _IR_VERSION
-    _rename(new.graph)
     onnx_folding.fold(new)
+    _rename(new.graph)
     own = {v.type.tensor_type.shape.dim[0].dim_value for v in new.graph.input}
     if batch is not None and own != {batch}:
         if own != {1}:
@@ -95,17 +95,23 @@ def _keep(field: Sequence, values: list) -> None:
 
 
 def _rename(graph: onnx.GraphProto) -> None:
-    """Its only input and its only output get the names that they have in every export."""
+    """Its only input and its only output get the names that they have in every export; what lies between is named after
+    the nodes that make it, as an exporter may number tensors from one export to the next."""
     names = {}
-    if len(graph.input) == 1:
-        names[graph.input[0].name] = "input"
-    if len(graph.output) == 1:
-        names[graph.output[0].name] = "output"
+    for number, node in enumerate(graph.node):
+        node.name = node.name or f"{node.op_type}_{number}"
+        for i, name in enumerate(node.output):
+            names[name] = f"{node.name}:{i}"
+    for values, name in ((graph.input, "input"), (graph.output, "output")):
+        if len(values) == 1:
+            names[values[0].name] = name
+        else:
+            names.update((v.name, v.name) for v in values)
     for value in (*graph.input, *graph.output, *graph.value_info):
         value.name = names.get(value.name, value.name)
     for node in graph.node:
         node.input[:] = [names.get(n, n) for n in node.input]
-        node.output[:] = [names.get(n, n) for n in node.output]
+        node.output[:] = [names[n] for n in node.output]
 
 
 def _fix_batch(new: onnx.ModelProto, batch: int) -> None:

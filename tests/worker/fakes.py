@@ -1,6 +1,7 @@
 """Frameworks that do as told, for the tests of the worker and of measuring: each misbehaves in one way."""
 
 import importlib
+import json
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import time
 
 import numpy as np
 
+from xframe import neutral
 from xframe.errors import NotHonoured, Unsupported
 from xframe.protocols import DEFAULTS
 from xframe.registry import FRAMEWORKS
@@ -140,6 +142,7 @@ Stale = fake(compute=_stale)
 Frozen = fake(compute=_frozen)
 Late = fake(compute=_late)
 Slow = fake(pause=0.4)
+ClosesLoudly = fake(close=lambda self: print("closed, and told so"))
 BadProfile = fake(profile=_abort)
 OtherKernels = fake(profile=_not_honoured)
 
@@ -195,6 +198,51 @@ class Exports(Fine):
         values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n in "xy"]
         graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"], name="r")], "g", values[:1], values[1:])
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+class Isolated(Fine):
+    """What a framework in an environment of its own has: neutral graphs, files of its own, gradients."""
+
+    layout = "NCHW"
+
+    def build(self, spec, weights, device, batch, threads, options=DEFAULTS):
+        made = super().build(spec, weights, device, batch, threads, options)
+        made.environment = dict(made.environment, path=list(sys.path), libraries=os.environ.get("FAKE_LIBRARIES"))
+        return made
+
+    def export(self, spec, weights, batch):
+        """A product with a constant, as :func:`expected` has it."""
+        shape = (batch, *spec.input)
+        node = neutral.Node("Mul", "scaled", ("input", "scale"), ("output",), {})
+        ports = (("input", shape),), (("output", shape),)
+        return neutral.Graph(spec.name, *ports, (node,), {"scale": np.full(1, SCALE, np.float32)})
+
+    def convert(self, files, batch):
+        """From a file with the shape of one image."""
+        with open(files[0]) as f:
+            spec = type("Spec", (), {"name": "given", "input": tuple(json.load(f))})
+        return self.export(spec, {}, batch or 7)
+
+    def gradients(self, spec, weights, batch, feeds, cotangents):
+        return {"scale": np.sum(feeds[0] * cotangents[0], dtype=np.float32).reshape(1), "input": SCALE * cotangents[0]}
+
+
+class Old(Isolated):
+    """Its exports are files of an older day."""
+
+    def export(self, spec, weights, batch):
+        from onnx import TensorProto, helper
+
+        shape = [1, *spec.input]
+        values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n in "xy"]
+        graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"], name="r")], "g", values[:1], values[1:])
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 9)], ir_version=4).SerializeToString()
+
+
+class NoGraph(Isolated):
+    def export(self, spec, weights, batch):
+        graph = super().export(spec, weights, batch)
+        return graph._replace(nodes=(graph.nodes[0]._replace(op="NoSuchOperator"),))
 
 
 class ExportFails(Fine):

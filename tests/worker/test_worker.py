@@ -10,7 +10,7 @@ import fakes
 import numpy as np
 import pytest
 
-from xframe import errors
+from xframe import errors, neutral
 from xframe.registry import FRAMEWORKS
 from xframe.types import Artifact, ModelSpec, Plan, TensorInfo, layer
 from xframe.worker import wire
@@ -191,6 +191,63 @@ def test_what_a_dead_worker_started_dies_too(worker, opened, monkeypatch, tmp_pa
             break
         time.sleep(0.05)
     assert gone(int(pid_file.read_text()))
+
+
+@pytest.fixture
+def network(tmp_path):
+    """The fields of a command about a network, for the fake ``name``."""
+    weights = tmp_path / "network.npz"
+    np.savez(weights, w=np.ones(3, "float32"))
+
+    def fields(name):
+        row = [name, "fakes:" + name, [], "none", ""]
+        return {"plugin": row, "spec": SPEC.to_json(), "weights": weights, "batch": 1}
+
+    return fields
+
+
+def test_gradients(worker, network):
+    cotangent = np.ones_like(FEED)
+    found = worker.gradients([FEED], [cotangent], 30, **network("Isolated"))
+    assert list(found) == ["scale", "input"]
+    np.testing.assert_array_equal(found["scale"], [FEED.sum()])
+    np.testing.assert_array_equal(found["input"], 3 * cotangent)
+    with pytest.raises(errors.Unsupported, match="gradients of Fine can't be asked for"):
+        worker.gradients([FEED], [cotangent], 30, **network("Fine"))
+
+
+def test_what_is_no_onnx_model_is_left_to_the_host(worker, network):
+    raw = worker.place("raw")
+    reply = worker.call("export", 30, path="", raw=raw, **network("Isolated"))
+    assert reply["form"] == "graph"
+    assert reply["stamps"] == {
+        "model": "tiny", "framework": "Isolated", "framework_version": "1.0", "layout": "NCHW"
+    }  # fmt: skip
+    assert neutral.load(raw).inputs == (("input", (1, 3, 4, 4)),)
+    assert worker.call("export", 30, path="", raw=raw, **network("Old"))["form"] == "bytes"
+    assert Path(raw).read_bytes().count(b"Relu") == 1
+
+
+def test_only_some_have_files_of_their_own(worker, network):
+    fields = {"files": [], "batch": None, "model": "m", "path": "", "raw": worker.place("raw")}
+    with pytest.raises(errors.Unsupported, match="Fine has no files of its own"):
+        worker.call("convert", 30, plugin=network("Fine")["plugin"], **fields)
+
+
+def test_what_is_opened_takes_the_place_of_what_was_open(worker, opened):
+    opened("ClosesLoudly")
+    opened("Fine")
+    assert "closed, and told so" in worker.log()
+    assert np.array_equal(worker.run([FEED], 30)[0][0], 3 * FEED)
+
+
+@pytest.mark.parametrize("error", [errors.UsageError, errors.ModelError, errors.Unavailable, errors.Mismatch])
+def test_errors_keep_their_class_between_processes(error):
+    found = errors.by_kind(error.__name__, "why")
+    assert type(found) is error
+    assert str(found) == "why"
+    assert type(errors.by_kind("Outcome", "why")) is errors.XframeError
+    assert type(errors.by_kind("NoSuchClass", "why")) is errors.XframeError
 
 
 def test_order_and_names_of_commands_are_checked(worker):

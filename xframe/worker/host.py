@@ -119,6 +119,7 @@ class Worker:
                     stdout=subprocess.PIPE,
                     stderr=log,
                     env=worker_environment(threads, device, variables, path),
+                    cwd=path,  # the first place where modules are looked for
                     start_new_session=True,
                 )
         except OSError as e:
@@ -153,6 +154,7 @@ class Worker:
         if self.dead:
             raise errors.WorkerDied("the worker was asked to %s after its end" % cmd)
         self._asked = cmd
+        fields = {k: v.absolute() if isinstance(v, Path) else v for k, v in fields.items()}
         try:
             self._requests.write(json.dumps(wire.plain(dict(fields, cmd=cmd))).encode() + b"\n")
             self._requests.flush()
