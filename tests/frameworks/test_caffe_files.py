@@ -235,3 +235,24 @@ def test_from_the_host(folder, tmp_path):
     assert (made.framework, made.model) == ("caffe", "relu")
     with pytest.raises(UsageError, match="did you mean caffe"):
         convert("cafe", [], tmp_path / "made.onnx")
+
+
+def test_weights_in_double_precision(built, folder, converted, tmp_path):
+    """Caffe can be built for them, and writes them to a field of their own."""
+    deploy = folder / "convolution 1.prototxt"
+    code = """
+import sys
+from caffe.proto import caffe_pb2
+net = caffe_pb2.NetParameter()
+net.ParseFromString(open(sys.argv[1], "rb").read())
+for layer in net.layer:
+    for blob in layer.blobs:
+        blob.double_data.extend(blob.data)
+        del blob.data[:]
+open(sys.argv[2], "wb").write(net.SerializeToString())
+"""
+    double = tmp_path / "double.caffemodel"
+    variables = {**os.environ, **built.variables}
+    subprocess.run([built.python, "-c", code, deploy.with_suffix(".caffemodel"), double], env=variables, check=True)
+    with np.load(deploy.with_suffix(".npz")) as arrays:
+        compare(converted([deploy, double]), dict(arrays))

@@ -116,7 +116,7 @@ class Context:
         """Keep a constant as ``<layer>.<part>``; the name that it got. Integers become int64, all else float32."""
         value = np.asarray(value)
         name = self.graph.unique("%s.%s" % (self.name, part))
-        self.graph.weights[name] = value.astype(np.int64 if value.dtype.kind == "i" else np.float32)
+        self.graph.weights[name] = value.astype(np.int64 if value.dtype.kind == "i" else np.float32, copy=False)
         return name
 
     def node(self, op: str, inputs: Sequence[Operand], shape: Shape, **attributes: Any) -> Tensor:

@@ -81,6 +81,7 @@ def weights(path: str) -> Dict[str, List[np.ndarray]]:
         net.ParseFromString(content)
     except DecodeError as e:
         raise ModelError("%s is no .caffemodel, or it is cut short (%s)" % (path, e)) from e
+    del content
     found: Dict[str, List[np.ndarray]] = {}
     for layer in list(net.layer) + list(net.layers):
         found.setdefault(layer.name, [_array(blob, layer.name, path) for blob in layer.blobs])
@@ -101,12 +102,28 @@ def _array(blob: Any, layer: str, path: str) -> np.ndarray:
     # Old files have four dimensions, always; of a single number a new one has none, and then not even that field.
     old = (blob.num, blob.channels, blob.height, blob.width) if blob.HasField("num") else ()
     shape = tuple(blob.shape.dim) if blob.HasField("shape") else old
-    values = blob.double_data if blob.double_data else blob.data
-    array = np.fromiter(values, np.float32, len(values))
+    array = _numbers(blob)
     if array.size != int(np.prod(shape)):
         words = (path, layer, array.size, shape)
         raise ModelError("%s: a blob of layer %s holds %d numbers for the shape %s" % words)
     return array.reshape(shape)
+
+
+def _numbers(blob: Any) -> np.ndarray:
+    """The numbers of a blob as float32; the blob is not the same afterwards.
+
+    Read one by one, those of a large network would take tens of seconds and gigabytes. Packed in a message of their own
+    they lie in one piece, after a tag of one byte and a length, whose bytes but the last are 128 or more.
+    """
+    name, kind = ("double_data", "<f8") if blob.double_data else ("data", "<f4")
+    for field, _ in blob.ListFields():
+        if field.name != name:
+            blob.ClearField(field.name)
+    packed = blob.SerializeToString()
+    start = 1
+    while packed and packed[start] >= 128:
+        start += 1
+    return np.frombuffer(packed, kind, offset=start + 1 if packed else 0).astype(np.float32, copy=False)
 
 
 def _shared(net: Any, found: Dict[str, List[np.ndarray]]) -> Dict[str, List[np.ndarray]]:
