@@ -144,8 +144,9 @@ def _drop_unused(graph: _Graph) -> None:
 
 
 def _order(graph: GraphProto) -> None:
-    """Constants in the order of their first use, and shapes named after what they are for: an exporter's own numbers
-    differ from one run to the next."""
+    """Constants in the order of their first use, shapes named after what they are for, and no account of an exporter's
+    own numbers, which differ from one run to the next."""
+    graph.ClearField("doc_string")
     names = {}
     place: dict[str, int] = {}
     for node in graph.node:

@@ -27,7 +27,8 @@ class Row(NamedTuple):
     """``where`` is ``module:Class``; ``needs`` the modules it imports; ``extra`` the pip extra that brings them;
     ``opt_in``: it is only in a comparison that names it; ``switches``: what can be turned on and off; ``variant_of``:
     the framework that this is another way to run; ``environment``: of ``xframe.environments``, the isolated one that it
-    runs in; none for those that this interpreter has."""
+    runs in; none for those that this interpreter has; ``algorithms``: what a backend can be told to compute a
+    convolution by; ``devices``: the kinds of devices that it runs on."""
 
     where: str
     needs: Tuple[str, ...]
@@ -37,6 +38,8 @@ class Row(NamedTuple):
     switches: Tuple[Switch, ...] = ()
     variant_of: str = ""
     environment: str = ""
+    algorithms: Tuple[str, ...] = ()
+    devices: Tuple[str, ...] = ("cpu", "cuda")
 
 
 #: Of the process that PyTorch runs in: threads that do not spin while they wait; large tensors in huge pages.
@@ -72,6 +75,15 @@ _JAX = (
     Switch("fast_math", ("off", "on")),
     Switch("ynnpack", ("on", "off")),
 )
+#: ``mkl_cpu``: MKL 2018 leaves its generic code on Intel's processors alone, unless told.
+_CNTK = (
+    Switch(
+        "mkl_cpu",
+        ("auto", "avx2", "avx512"),
+        (("avx2", (("MKL_DEBUG_CPU_TYPE", "5"),)), ("avx512", (("MKL_DEBUG_CPU_TYPE", "7"),))),
+    ),
+    Switch("cpueval_optimization", ("on", "off")),
+)
 
 FRAMEWORKS: Dict[str, Row] = {
     "pytorch": Row(
@@ -94,7 +106,7 @@ FRAMEWORKS: Dict[str, Row] = {
     ),
     "jax": Row("xframe.frameworks.jax:Jax", ("jax",), "jax", switches=_JAX),
     "caffe": Row("xframe.frameworks.caffe:Caffe", ("caffe",), "", opt_in=True, environment="caffe"),
-    "cntk": Row("xframe.frameworks.cntk:Cntk", ("cntk",), "", opt_in=True, environment="cntk"),
+    "cntk": Row("xframe.frameworks.cntk:Cntk", ("cntk",), "", opt_in=True, switches=_CNTK, environment="cntk"),
     "theano": Row("xframe.frameworks.theano:Theano", ("theano",), "", opt_in=True, environment="theano"),
 }
 
@@ -113,6 +125,16 @@ _ORT = (
     Switch("cudnn_conv_use_max_workspace", ("on", "off")),
     Switch("enable_cuda_graph", ("off", "on")),
 )
+#: The forward algorithms of cuDNN. Its direct one is declared and never there; ``gemm`` writes the column matrix.
+_CUDNN_ALGORITHMS = (
+    *("implicit_gemm", "implicit_precomp_gemm", "gemm", "direct"),
+    *("fft", "fft_tiling", "winograd", "winograd_nonfused"),
+)
+_CUDNN = (
+    Switch("fallback", ("none", *_CUDNN_ALGORITHMS)),
+    Switch("algorithm_search", ("exhaustive", "heuristic")),
+    Switch("use_tf32", ("off", "on")),
+)
 _OPENVINO = (
     Switch("performance_hint", ("latency", "throughput")),
     Switch("cpu_pinning", ("off", "on")),
@@ -130,6 +152,15 @@ BACKENDS: Dict[str, Row] = {
         switches=_OPENVINO,
     ),
     "tvm": Row("xframe.backends.tvm:Tvm", ("tvm_ffi",), "tvm"),
+    "cudnn": Row(
+        "xframe.backends.cudnn:Cudnn",
+        (),
+        "cudnn",
+        opt_in=True,
+        switches=_CUDNN,
+        algorithms=_CUDNN_ALGORITHMS,
+        devices=("cuda",),
+    ),
 }
 
 #: Models that live in this process, by the framework that they are of; their classes are made of such a model.

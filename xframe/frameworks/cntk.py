@@ -14,7 +14,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it knows no Linux of today, and no GPU libraries are meant to be there
     import cntk as C
 
-from xframe.errors import Unavailable, XframeError
+from xframe.errors import NotHonoured, Unavailable, Unsupported, UsageError, XframeError
 from xframe.frameworks import cntk_graph, cntk_profile
 from xframe.frameworks.shapes import Network, device_index, sites
 from xframe.protocols import DEFAULTS
@@ -23,33 +23,46 @@ from xframe.types import ModelSpec, Profile
 C.device.try_set_default_device(C.device.cpu())
 
 
-class _MklVersion(ctypes.Structure):
-    """What ``MKL_Get_Version`` fills in."""
-
-    _fields_ = [(name, ctypes.c_int) for name in ("major", "minor", "update")] + [
-        (name, ctypes.c_char_p) for name in ("status", "build", "processor", "platform")
-    ]
+#: What ``mkl_serv_cpu_detect`` says -> the code that MKL runs. Processors that are not Intel's get the generic one.
+_CODES = {4: "AVX", 5: "AVX2", 7: "AVX-512"}
+#: The switch ``mkl_cpu`` -> that code, and the processor's flag that it needs.
+_ASKED = {"avx2": ("AVX2", "avx2"), "avx512": ("AVX-512", "avx512f")}
 
 
 def _mkl() -> Tuple[str, str]:
-    """Version of the MKL that CNTK brings, and the instructions that it picked, in its words; empty where it does not
-    tell."""
-    found = _MklVersion()
+    """Version of the MKL that CNTK brings, and the code that it picked; ``?`` where it does not tell."""
+    text = ctypes.create_string_buffer(200)
     try:
-        ctypes.CDLL(os.path.join(os.path.dirname(C.__file__), "libs", "libmklml_intel.so")).MKL_Get_Version(
-            ctypes.byref(found)
-        )
+        library = ctypes.CDLL(os.path.join(os.path.dirname(C.__file__), "libs", "libmklml_intel.so"))
+        library.MKL_Get_Version_String(text, len(text))
+        code = _CODES.get(library.mkl_serv_cpu_detect(), "generic")
     except (OSError, AttributeError):
-        return "", ""
-    version = "%d.%d.%d" % (found.major, found.minor, found.update)
-    return version, (found.processor or b"").decode("ascii", "replace")
+        return "?", "?"
+    words = text.value.decode("ascii", "replace").split()
+    return words[words.index("Version") + 1] if "Version" in words[:-1] else "?", code
+
+
+def _check_code(asked: str) -> None:
+    """Raise Unsupported where the processor can't run the code that ``mkl_cpu`` asks for, NotHonoured where MKL took
+    another."""
+    if asked not in _ASKED:
+        return
+    code, flag = _ASKED[asked]
+    with open("/proc/cpuinfo") as f:
+        if flag not in f.read().split():
+            raise Unsupported("cntk with mkl_cpu=%s: this processor has no %s; use mkl_cpu=auto" % (asked, code))
+    if _mkl()[1] != code:
+        raise NotHonoured(
+            "cntk with mkl_cpu=%s: MKL took its %s code; it reads MKL_DEBUG_CPU_TYPE once, so use a new process"
+            % (asked, _mkl()[1])
+        )
 
 
 class _Network(Network):
     def __init__(
         self, spec: ModelSpec, weights: Mapping[str, Any], batch: int, threads: int, options: Mapping[str, str]
     ) -> None:
-        told, (mkl, processor) = C.cntk_py.get_max_num_cputhreads(), _mkl()
+        told, (mkl, code) = C.cntk_py.get_max_num_cputhreads(), _mkl()
         notes = []
         if any(item.op == "conv" and item["dilation"] != (1, 1) for item in spec.layers):
             notes.append(
@@ -60,14 +73,15 @@ class _Network(Network):
         environment = {
             "cntk": C.__version__,
             "mkl": mkl,
-            "mkl_processor": processor,
+            "mkl_code": code,
             "cpueval_optimization": options.get("cpueval_optimization", "on"),
             "threads": told,
-            "convolution": "direct, DNN primitives of MKL " + mkl,
+            "convolution": "direct, DNN primitives of MKL %s, %s code" % (mkl, code),
         }
         super().__init__(spec, batch, environment, notes)
         self._sites = sites(spec, batch)
-        self._norms = {item.name for item in spec.layers if item.op in ("lrn", "batchnorm")}
+        kinds = cntk_profile.COMPOSED
+        self._composed = {item.name: kinds[item.op] for item in spec.layers if item.op in kinds}
         self._graph = cntk_graph.network(spec, weights, cntk_graph.RUN)
 
     def bind(self, feeds: List[Any]) -> None:
@@ -94,7 +108,9 @@ class _Network(Network):
         XframeError
             It left no trace that can be read.
         """
-        return cntk_profile.profiles(self.step, passes, self._graph.owners, self._graph.kinds, self._sites, self._norms)
+        return cntk_profile.profiles(
+            self.step, passes, self._graph.owners, self._graph.kinds, self._sites, self._composed
+        )
 
 
 class Cntk:
@@ -114,8 +130,8 @@ class Cntk:
     ) -> _Network:
         """The network as a graph that CNTK compiles in its first pass.
 
-        Threads and ``cpueval_optimization`` (MKL's primitives for elementwise operators too) are set for the whole
-        process; ``mkl_cpu`` is an environment variable that MKL reads.
+        Threads are set for the whole process, and so are the options: ``cpueval_optimization`` (ReLU and sums by MKL's
+        primitives too), ``mkl_cpu`` (which code MKL runs).
 
         Raises
         ------
@@ -123,11 +139,16 @@ class Cntk:
             The spec, the weights or the name of the device make no sense.
         Unavailable
             ``device`` is a GPU.
+        Unsupported
+            The processor has not what ``mkl_cpu`` asks for.
+        NotHonoured
+            MKL was started with another ``mkl_cpu`` here.
         """
         if device_index(device) is not None:
             raise Unavailable(
                 "cntk on %s: this environment has CNTK %s for CPUs; use --device cpu" % (device, self.version)
             )
+        _check_code(options.get("mkl_cpu", "auto"))
         C.cntk_py.set_max_num_cputhreads(threads)
         if options.get("cpueval_optimization", "on") == "on":
             C.cntk_py.enable_cpueval_optimization()
@@ -148,10 +169,16 @@ class Cntk:
         Raises
         ------
         UsageError
-            The spec, the weights or the feeds make no sense.
+            The spec or the weights make no sense, or the feeds or the cotangents do not fit them.
         """
         graph = cntk_graph.network(spec, weights, cntk_graph.TRAIN)
         x = Network(spec, batch, {}).checked(feeds)
+        wanted_shape = (batch, *graph.output.shape)
+        if [c.shape for c in cotangents] != [wanted_shape]:
+            raise UsageError(
+                "gradients of %s need one cotangent of shape %s, got %s"
+                % (spec.name, wanted_shape, ", ".join(str(c.shape) for c in cotangents) or "nothing")
+            )
         cotangent = C.input_variable(graph.output.shape)
         total = C.reduce_sum(C.element_times(graph.output, cotangent))
         at = {graph.input: np.ascontiguousarray(x), cotangent: np.ascontiguousarray(cotangents[0], np.float32)}

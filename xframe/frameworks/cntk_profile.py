@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 import time
-from typing import Any, Callable, Container, Dict, List, Mapping, NamedTuple, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Tuple
 
 import cntk as C
 import numpy as np
@@ -18,7 +18,9 @@ import numpy as np
 from xframe.errors import XframeError
 from xframe.types import ConvSite, Kernel, Profile
 
-#: CNTK's operator -> what it computes; those of LRN are told by their layer.
+#: Layer operators that CNTK composes of others -> what these compute together.
+COMPOSED = {"lrn": "norm", "batchnorm": "norm", "softmax": "softmax"}
+#: CNTK's operator -> what it computes.
 KINDS = {
     "Convolution": "conv",
     "Times": "fc",
@@ -28,7 +30,6 @@ KINDS = {
     "Clip": "activation",
     "Plus": "elementwise",
     "ElementTimes": "elementwise",
-    "Softmax": "softmax",
     "Pad": "copy",
     "Splice": "copy",
     "Dropout": "copy",
@@ -62,7 +63,7 @@ def profiles(
     owners: Mapping[str, str],
     kinds: Mapping[str, str],
     sites: Mapping[str, ConvSite],
-    norms: Container[str],
+    composed: Mapping[str, str],
 ) -> List[Profile]:
     """So many profiled steps, each after one that is not.
 
@@ -72,8 +73,8 @@ def profiles(
         CNTK's name of an operator -> the spec's layer, and -> what kind of operator it is.
     sites
         Layer -> its convolution.
-    norms
-        Layers whose operators, whatever they are, make up a normalisation.
+    composed
+        Layer -> what its operators, whatever they are, make up together.
 
     Raises
     ------
@@ -88,14 +89,14 @@ def profiles(
         for event in one.events:
             operator, layer = kinds.get(event.name, ""), owners.get(event.name, "")
             times = event.start + shift - one.start, event.end + shift - one.start
-            kernels.append(_kernel(operator, layer, sites.get(layer), layer in norms, times))
+            kernels.append(_kernel(operator, layer, sites.get(layer), composed.get(layer, ""), times))
         out.append(Profile(one.end - one.start, tuple(kernels), (), cost * len(kernels)))
     return out
 
 
-def _kernel(operator: str, layer: str, site: Any, norm: bool, times: Tuple[float, float]) -> Kernel:
+def _kernel(operator: str, layer: str, site: Any, composed: str, times: Tuple[float, float]) -> Kernel:
     conv = operator == "Convolution" and site is not None
-    kind = "norm" if norm else KINDS.get(operator, "")
+    kind = composed or KINDS.get(operator, "")
     return Kernel(
         operator or "?", times[0], times[1], site if conv else None, "", kind, layer, "MKL direct" if conv else ""
     )
