@@ -27,6 +27,7 @@ LAYERS = [
     ["xframe"],
     ["xframe.types"],
     ["xframe.errors"],
+    ["xframe.nvml"],
     ["xframe.files", "xframe.registry", "xframe.protocols", "xframe.environment", "xframe.results"],
     ["xframe.geometry", "xframe.neutral"],
     ["xframe.zoo", "xframe.artifact", "xframe.environments"],
@@ -76,6 +77,7 @@ PLUGINS = {
         **ISOLATED,
     },
     "backends": {
+        "cudnn": ["cudnn", *(f"cudnn_{part}" for part in ("convolution", "device", "library", "network"))],
         "openvino": ["openvino"],
         "ort": ["ort", "ort_profile", "ort_session"],
         "tvm": ["tvm", "tvm_profile"],

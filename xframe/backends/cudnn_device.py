@@ -1,0 +1,178 @@
+"""A GPU as the cuDNN backend uses it: its handles, its memory, and what must be freed."""
+
+import contextlib
+import ctypes
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from xframe.backends.cudnn_library import (
+    CUBLAS_DEFAULT_MATH,
+    CUBLAS_TF32_MATH,
+    FLOAT,
+    MATH,
+    NCHW,
+    NON_BLOCKING,
+    TO_DEVICE,
+    TO_HOST,
+    CallFailed,
+    Libraries,
+)
+from xframe.errors import Unavailable
+
+#: What results are scaled by, and how much is kept of what was there before.
+ONE, ZERO = ctypes.byref(ctypes.c_float(1.0)), ctypes.byref(ctypes.c_float(0.0))
+Dims = tuple[int, int, int, int]
+
+
+def contiguous(dims: Dims) -> Dims:
+    """Strides of an NCHW image that lies densely."""
+    _, c, h, w = dims
+    return c * h * w, h * w, w, 1
+
+
+class Gpu:
+    """One device with a stream, cuDNN and cuBLAS on it. Everything it makes is freed by :meth:`close`.
+
+    Parameters
+    ----------
+    index
+        Of the devices that this process sees.
+    tf32
+        Whether products may round their operands to TF32.
+
+    Raises
+    ------
+    Unavailable
+        A library does not load, there is no driver, or no such device.
+    """
+
+    def __init__(self, index: int, tf32: bool = False):
+        self.api = Libraries()
+        self.math = "default" if tf32 else "fma"
+        self.bytes = 0
+        self._free = contextlib.ExitStack()
+        count = ctypes.c_int(0)
+        try:
+            self.api.cudaGetDeviceCount(ctypes.byref(count))
+        except CallFailed as e:
+            raise Unavailable(f"device cuda needs an NVIDIA driver and a GPU, and there is none here: {e.words}") from e
+        if index >= count.value:
+            raise Unavailable(f"device cuda:{index} was asked for, this process sees {count.value} GPU(s)")
+        try:
+            self._open(index, tf32)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, index: int, tf32: bool) -> None:
+        self.api.cudaSetDevice(index)
+        stream = ctypes.c_void_p()
+        self.api.cudaStreamCreateWithFlags(ctypes.byref(stream), NON_BLOCKING)
+        self.stream = stream
+        self._free.callback(self.api.cudaStreamDestroy, stream)
+        self.cudnn = self.made("cudnnCreate", "cudnnDestroy")
+        self.api.cudnnSetStream(self.cudnn, stream)
+        self.cublas = self.made("cublasCreate_v2", "cublasDestroy_v2")
+        self.api.cublasSetStream_v2(self.cublas, stream)
+        self.api.cublasSetMathMode(self.cublas, CUBLAS_TF32_MATH if tf32 else CUBLAS_DEFAULT_MATH)
+
+    def made(self, create: str, destroy: str) -> ctypes.c_void_p:
+        """A handle or descriptor."""
+        handle = ctypes.c_void_p()
+        getattr(self.api, create)(ctypes.byref(handle))
+        self._free.callback(getattr(self.api, destroy), handle)
+        return handle
+
+    def described(self, kind: str) -> ctypes.c_void_p:
+        """A new descriptor of a ``kind``: Tensor, Filter, Convolution, Pooling, ..."""
+        return self.made(f"cudnnCreate{kind}Descriptor", f"cudnnDestroy{kind}Descriptor")
+
+    def tensor(self, dims: Dims, strides: Dims | None = None) -> ctypes.c_void_p:
+        """The descriptor of a float32 image of (n, c, h, w), dense unless strides are given."""
+        made = self.described("Tensor")
+        self.api.cudnnSetTensor4dDescriptorEx(made, FLOAT, *dims, *(strides or contiguous(dims)))
+        return made
+
+    def filter(self, dims: Dims) -> ctypes.c_void_p:
+        """The descriptor of weights [out, in of a group, height, width]."""
+        made = self.described("Filter")
+        self.api.cudnnSetFilter4dDescriptor(made, FLOAT, NCHW, *dims)
+        return made
+
+    def room(self, size: int) -> int:
+        """The address of ``size`` new bytes on the device; 0 for none."""
+        if not size:
+            return 0
+        address = ctypes.c_void_p()
+        self.api.cudaMalloc(ctypes.byref(address), size)
+        self._free.callback(self.api.cudaFree, address)
+        self.bytes += size
+        return address.value or 0
+
+    @contextlib.contextmanager
+    def lent(self, size: int):
+        """The address of ``size`` bytes until the block ends."""
+        address = ctypes.c_void_p()
+        if size:
+            self.api.cudaMalloc(ctypes.byref(address), size)
+        try:
+            yield address.value or 0
+        finally:
+            if size:
+                self.api.cudaFree(address)
+
+    def upload(self, array: np.ndarray, address: int | None = None) -> int:
+        """Copy an array to the device, to a new place unless one is given; its address."""
+        data = np.ascontiguousarray(array, dtype=np.float32)
+        address = self.room(data.nbytes) if address is None else address
+        self.api.cudaMemcpy(address, data.ctypes.data, data.nbytes, TO_DEVICE)
+        self.api.cudaDeviceSynchronize()  # from pageable memory it may return before the copy is there
+        return address
+
+    def download(self, address: int, shape: tuple[int, ...]) -> np.ndarray:
+        """A copy of what is on the device, once the stream is done."""
+        self.sync()
+        out = np.empty(shape, dtype=np.float32)
+        self.api.cudaMemcpy(out.ctypes.data, address, 4 * math.prod(shape), TO_HOST)
+        return out
+
+    def sync(self) -> None:
+        """Wait for the stream."""
+        self.api.cudaStreamSynchronize(self.stream)
+
+    @property
+    def math_type(self) -> int:
+        return MATH[self.math]
+
+    def timeline(self, calls: "list[Callable[[], None]]", gate: Callable[[], None]) -> list[float]:
+        """Seconds since before the first of ``calls`` at which each of them began, and at which the last was done.
+
+        ``gate`` is called before: what it gives the device to do keeps it from starting early.
+        """
+        with contextlib.ExitStack() as until:
+            events: list[Any] = []
+            for _ in range(len(calls) + 1):
+                event = ctypes.c_void_p()
+                self.api.cudaEventCreateWithFlags(ctypes.byref(event), 0)
+                until.callback(self.api.cudaEventDestroy, event)
+                events.append(event)
+            gate()
+            for event, call in zip(events, calls, strict=False):
+                self.api.cudaEventRecord(event, self.stream)
+                call()
+            self.api.cudaEventRecord(events[-1], self.stream)
+            self.sync()
+            return [self._between(events[0], event) for event in events]
+
+    def _between(self, first: Any, second: Any) -> float:
+        milliseconds = ctypes.c_float()
+        self.api.cudaEventElapsedTime(ctypes.byref(milliseconds), first, second)
+        return milliseconds.value * 1e-3
+
+    def close(self) -> None:
+        """Free everything, the newest first. What fails on the way is not told: the process ends with it."""
+        with contextlib.suppress(CallFailed):
+            self._free.close()

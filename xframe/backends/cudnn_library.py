@@ -1,0 +1,233 @@
+"""NVIDIA's libraries by ``ctypes``: the CUDA runtime, cuBLAS, and the legacy calls of cuDNN 9, with their own words.
+
+The legacy calls are deprecated and still there; they alone take an algorithm as an argument. Signatures and values are
+those of ``cuda_runtime_api.h``, ``cublas_v2.h``, ``cudnn_graph.h``, ``cudnn_ops.h`` and ``cudnn_cnn.h``.
+"""
+
+import ctypes
+import importlib.util
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from xframe.errors import Unavailable, XframeError
+
+FLOAT = 0  # CUDNN_DATA_FLOAT
+NCHW = 0  # CUDNN_TENSOR_NCHW
+CROSS_CORRELATION = 1  # what networks call a convolution
+PROPAGATE_NAN = 1
+#: ``cudnnMathType_t``. Default math may round float32 products to TF32's 10 bits; FMA may not.
+MATH = {"default": 0, "tensor_op": 1, "tensor_op_allow_conversion": 2, "fma": 3}
+#: ``cudnnConvolutionFwdAlgo_t``, by the names that a plan calls them. ``gemm`` writes the column matrix.
+ALGORITHMS = {
+    "implicit_gemm": 0,
+    "implicit_precomp_gemm": 1,
+    "gemm": 2,
+    "direct": 3,
+    "fft": 4,
+    "fft_tiling": 5,
+    "winograd": 6,
+    "winograd_nonfused": 7,
+}
+ACTIVATIONS = {"Sigmoid": 0, "Relu": 1, "Tanh": 2, "Clip": 3}  # ``cudnnActivationMode_t``; 3 is the clipped ReLU
+POOLING = {"max": 0, "average_with_padding": 1, "average": 2}  # ``cudnnPoolingMode_t``
+BINARY = {"Add": 0, "Mul": 1, "Min": 2, "Max": 3}  # ``cudnnOpTensorOp_t``
+SOFTMAX_ACCURATE, SOFTMAX_CHANNEL = 1, 1
+BATCHNORM_SPATIAL = 1
+LRN_CROSS_CHANNEL = 0
+#: ``cublasOperation_t`` and ``cublasMath_t``.
+OP_N, OP_T = 0, 1
+CUBLAS_DEFAULT_MATH, CUBLAS_TF32_MATH = 0, 3
+TO_DEVICE, TO_HOST = 1, 2  # ``cudaMemcpyKind``
+NON_BLOCKING = 1  # ``cudaStreamNonBlocking``
+#: Statuses that are a refusal: bad parameters for this algorithm (2000), not supported (3000), and no memory for it.
+_REFUSALS, _NO_MEMORY = (2000, 3000), (4003, 4004)
+OUT_OF_MEMORY = 2  # ``cudaErrorMemoryAllocation``
+
+_TYPES: dict[str, Any] = {
+    "p": ctypes.c_void_p, "i": ctypes.c_int, "u": ctypes.c_uint, "z": ctypes.c_size_t, "d": ctypes.c_double,
+}  # fmt: skip
+#: Function -> its arguments: p any pointer or handle, i int or enum, u unsigned, z size_t, d double. All give a status.
+SIGNATURES = {
+    "cudaGetDeviceCount": "p",
+    "cudaSetDevice": "i",
+    "cudaRuntimeGetVersion": "p",
+    "cudaMalloc": "pz",
+    "cudaFree": "p",
+    "cudaMemcpy": "ppzi",
+    "cudaMemsetAsync": "pizp",
+    "cudaDeviceSynchronize": "",
+    "cudaStreamCreateWithFlags": "pu",
+    "cudaStreamSynchronize": "p",
+    "cudaStreamDestroy": "p",
+    "cudaEventCreateWithFlags": "pu",
+    "cudaEventRecord": "pp",
+    "cudaEventElapsedTime": "ppp",
+    "cudaEventDestroy": "p",
+    "cublasCreate_v2": "p",
+    "cublasDestroy_v2": "p",
+    "cublasSetStream_v2": "pp",
+    "cublasSetMathMode": "pi",
+    "cublasSgemm_v2": "piiiiippipippi",
+    "cudnnCreate": "p",
+    "cudnnDestroy": "p",
+    "cudnnSetStream": "pp",
+    "cudnnCreateTensorDescriptor": "p",
+    "cudnnDestroyTensorDescriptor": "p",
+    "cudnnSetTensor4dDescriptorEx": "piiiiiiiii",
+    "cudnnCreateFilterDescriptor": "p",
+    "cudnnDestroyFilterDescriptor": "p",
+    "cudnnSetFilter4dDescriptor": "piiiiii",
+    "cudnnCreateConvolutionDescriptor": "p",
+    "cudnnDestroyConvolutionDescriptor": "p",
+    "cudnnSetConvolution2dDescriptor": "piiiiiiii",
+    "cudnnSetConvolutionGroupCount": "pi",
+    "cudnnSetConvolutionMathType": "pi",
+    "cudnnGetConvolution2dForwardOutputDim": "ppppppp",
+    "cudnnGetConvolutionForwardAlgorithmMaxCount": "pp",
+    "cudnnGetConvolutionForwardAlgorithm_v7": "pppppipp",
+    "cudnnFindConvolutionForwardAlgorithm": "pppppipp",
+    "cudnnGetConvolutionForwardWorkspaceSize": "pppppip",
+    "cudnnConvolutionForward": "pppppppipzppp",
+    "cudnnAddTensor": "ppppppp",
+    "cudnnTransformTensor": "ppppppp",
+    "cudnnCreateOpTensorDescriptor": "p",
+    "cudnnDestroyOpTensorDescriptor": "p",
+    "cudnnSetOpTensorDescriptor": "piii",
+    "cudnnOpTensor": "ppppppppppp",
+    "cudnnCreateActivationDescriptor": "p",
+    "cudnnDestroyActivationDescriptor": "p",
+    "cudnnSetActivationDescriptor": "piid",
+    "cudnnActivationForward": "pppppppp",
+    "cudnnCreatePoolingDescriptor": "p",
+    "cudnnDestroyPoolingDescriptor": "p",
+    "cudnnSetPooling2dDescriptor": "piiiiiiii",
+    "cudnnPoolingForward": "pppppppp",
+    "cudnnCreateLRNDescriptor": "p",
+    "cudnnDestroyLRNDescriptor": "p",
+    "cudnnSetLRNDescriptor": "puddd",
+    "cudnnLRNCrossChannelForward": "ppipppppp",
+    "cudnnSoftmaxForward": "piipppppp",
+    "cudnnBatchNormalizationForwardInference": "pipppppppppppd",
+}
+#: Library -> the names of its file, the newest first; the begin of its functions' names.
+FILES = {
+    "cudart": (("libcudart.so.13", "libcudart.so.12"), "cuda"),
+    "cublas": (("libcublas.so.13", "libcublas.so.12"), "cublas"),
+    "cudnn": (("libcudnn.so.9",), "cudnn"),
+}
+
+
+class Performance(ctypes.Structure):
+    """``cudnnConvolutionFwdAlgoPerf_t``: what cuDNN says of one algorithm. ``time`` in ms, below 0 where unmeasured."""
+
+    _fields_ = (
+        ("algo", ctypes.c_int),
+        ("status", ctypes.c_int),
+        ("time", ctypes.c_float),
+        ("memory", ctypes.c_size_t),
+        ("determinism", ctypes.c_int),
+        ("math", ctypes.c_int),
+        ("reserved", ctypes.c_int * 3),
+    )
+
+
+class CallFailed(XframeError):
+    """A call of one of the libraries gave another status than success. ``words`` are the library's own."""
+
+    def __init__(self, function: str, status: int, words: str):
+        super().__init__(f"{function} failed: {words}")
+        self.status, self.words = status, words
+        cudnn = function.startswith("cudnn")
+        self.refusal = cudnn and (status // 1000 * 1000 in _REFUSALS or status in _NO_MEMORY)
+        self.refusal = self.refusal or (function == "cudaMalloc" and status == OUT_OF_MEMORY)
+
+
+def _places(name: str) -> Iterator[str]:
+    """Where a library may be: where the loader looks, in the packages that NVIDIA makes of them, in the toolkit."""
+    yield name
+    spec = importlib.util.find_spec("nvidia")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        yield from map(str, sorted(Path(folder).glob(f"*/lib/{name}")))
+    yield f"/usr/local/cuda/lib64/{name}"
+
+
+def load(library: str) -> ctypes.CDLL:
+    """One of :data:`FILES`. Raises Unavailable."""
+    said = ""
+    for name in FILES[library][0]:
+        for place in _places(name):
+            try:
+                return ctypes.CDLL(place, ctypes.RTLD_GLOBAL)  # cuDNN finds cuBLAS among what is loaded
+            except OSError as e:
+                said = said or str(e)
+    raise Unavailable(
+        f"the cudnn backend needs {FILES[library][0][0]}, which does not load here ({said}): pip install"
+        " nvidia-cudnn-cu13 nvidia-cublas nvidia-cuda-runtime, on a machine with an NVIDIA driver"
+    )
+
+
+class Libraries:
+    """The functions of all three by name: each is called with its arguments, and anything but success is raised.
+
+    Raises
+    ------
+    Unavailable
+        One does not load, or cuDNN is older than 9, whose statuses mean something else.
+    CallFailed
+        By each function that fails.
+    """
+
+    def __init__(self) -> None:
+        self._loaded = {begin: load(name) for name, (_, begin) in FILES.items()}
+        self.version = self._cudnn_version()
+
+    def _cudnn_version(self) -> str:
+        function = self._loaded["cudnn"].cudnnGetVersion
+        function.restype = ctypes.c_size_t
+        number = function()
+        if number < 90000:
+            raise Unavailable(f"the cudnn backend needs cuDNN 9, and cuDNN {number} is here: pip install -U it")
+        return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+
+    def raw(self, name: str) -> Callable[..., int]:
+        """The function as it is: for calls in a loop that looks at the status itself."""
+        begin = next(b for b in self._loaded if name.startswith(b))
+        function = getattr(self._loaded[begin], name)
+        function.argtypes = [_TYPES[letter] for letter in SIGNATURES[name]]
+        function.restype = ctypes.c_int
+        return function
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        if name not in SIGNATURES:
+            raise AttributeError(name)
+        function = self.raw(name)
+
+        def checked(*args: Any) -> None:
+            status = function(*args)
+            if status:
+                raise self.failure(name, status)
+
+        setattr(self, name, checked)
+        return checked
+
+    def failure(self, function: str, status: int) -> CallFailed:
+        """The error for a status that is not success."""
+        return CallFailed(function, status, self.words(function, status))
+
+    def words(self, function: str, status: int) -> str:
+        """What the library that has ``function`` calls a status, and what cuDNN adds to its last one."""
+        begin = next(b for b in self._loaded if function.startswith(b))
+        name = {"cuda": "cudaGetErrorString", "cublas": "cublasGetStatusString", "cudnn": "cudnnGetErrorString"}[begin]
+        tell = getattr(self._loaded[begin], name)
+        tell.restype, tell.argtypes = ctypes.c_char_p, [ctypes.c_int]
+        text = (tell(status) or b"").decode(errors="replace")
+        more = self._last_words() if begin == "cudnn" else ""
+        return f"{text} ({status})" + (f": {more}" if more else "")
+
+    def _last_words(self) -> str:
+        tell = self._loaded["cudnn"].cudnnGetLastErrorString
+        tell.restype, tell.argtypes = None, [ctypes.c_char_p, ctypes.c_size_t]
+        buffer = ctypes.create_string_buffer(512)
+        tell(buffer, len(buffer))
+        return " ".join(buffer.value.decode(errors="replace").split())
