@@ -411,3 +411,29 @@ def test_counting_of_visits_goes_on_over_rows_that_fall_out(job):
     done = by_name(measure.measure([job("Late"), job("Fine")], replace(QUICK, rounds=3)))
     seen = sorted(itertools.chain(done["Late"].environment["visits"], done["Fine"].environment["visits"]))
     assert seen == list(range(6))
+
+
+def test_profiles_are_spread_over_the_rounds(job):
+    """So that a drift of the machine hits the timed samples and the passes alike."""
+    stages = []
+    (m,) = measure.measure([job("Fine")], replace(QUICK, rounds=3, profile=5), lambda c, s: stages.append(s))
+    assert (m.outcome, len(m.rounds), len(m.profiles)) == (Outcome.OK, 3, 5)
+    each = [("round %d of 3", "verify again", "profile %d of 3")] * 3
+    assert stages == ["open", *(line % n if "%" in line else line for n, e in enumerate(each, 1) for line in e)]
+
+
+def test_a_profile_that_crashes_in_mid_run_leaves_the_verified_rounds(job):
+    bad, fine = measure.measure([job("BadProfile"), job("Fine")], replace(QUICK, rounds=3, profile=3))
+    assert (bad.outcome, len(bad.rounds)) == (Outcome.OK, 1)
+    assert "1 of 3 rounds: its process died in a profile" in bad.notes
+    assert (fine.outcome, len(fine.rounds), len(fine.profiles)) == (Outcome.OK, 3, 3)
+
+
+def test_interrupt_in_a_profile_in_mid_run_keeps_what_is_verified(job):
+    rows = collect(
+        [job("Fine"), job("Noisy")], replace(QUICK, rounds=3, profile=3), interrupt_at("profile 2 of 3", "Fine")
+    )
+    assert {name: (m.outcome, len(m.rounds)) for name, m in rows.items()} == {
+        "Fine": (Outcome.OK, 2), "Noisy": (Outcome.OK, 2),
+    }  # fmt: skip
+    assert all(any("interrupted after 2 of 3 rounds" in n for n in m.notes) for m in rows.values())

@@ -1,4 +1,4 @@
-"""The host side of measuring: open workers, verify, time them in turn, verify again, profile.
+"""The host side of measuring: open workers, verify, time them in turn, verify again, profile, time them again.
 
 The order is fixed. Nothing is timed while anything else runs: all workers of a group are open and verified before the
 first visit, and a visit waits until the threads of all others are asleep.
@@ -31,7 +31,8 @@ __all__ = ["Budget", "Job", "Worker", "measure"]
 #: CPUs that other processes may use during a visit before the row says so.
 FOREIGN = 0.15
 
-#: Turns in which the profiled passes of all cases are taken.
+#: Turns in which the profiled passes of all cases are taken, spread over the rounds: so a drift of the machine hits the
+#: timed samples and the passes alike.
 PROFILE_VISITS = 3
 
 Progress = Callable[[Case, str], None]
@@ -59,6 +60,7 @@ class _Row:
     )
     notes: list[str] = field(default_factory=list)
     profiled: int = 0
+    verified: int = 0  # rounds; -1 while that is done
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def call(self, cmd: str, limit: float, **fields: Any) -> dict[str, Any]:
@@ -122,6 +124,9 @@ class _Row:
         last = self.worker.fetch(self.budget.run_limit)
         self.outputs = [*(self.run(feed) for feed in self.job.feeds[:-1]), last]
         self.verify("after")
+        self.verified = len(self.rounds)
+        if len(self.job.feeds) > 1:
+            self.run(self.job.feeds[-1])  # bound for what is timed next
 
     def profile(self, passes: int) -> None:
         """More profiled steps. They may fail without costing the row, unless they show other kernels than planned."""
@@ -134,6 +139,13 @@ class _Row:
             self.unfaithful = e
         except XframeError as e:
             self.notes.append(f"no profile: {e}")
+            if self.over and len(self.rounds) < self.budget.rounds:
+                self.notes.append(f"{len(self.rounds)} of {self.budget.rounds} rounds: its process died in a profile")
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more can be measured: its kernels are not those that were planned, or its process is gone."""
+        return self.unfaithful is not None or self.worker is None or self.worker.dead
 
     def result(self, error: BaseException | None = None) -> Measurement:
         """What is known of the row, closed by ``error`` or well."""
@@ -232,6 +244,7 @@ def _group(
 
     stop: KeyboardInterrupt | None = None
     numbers = itertools.count()
+    turns, taken = min(PROFILE_VISITS, budget.profile), 0
     try:
         for turn in range(1, budget.rounds + 1):
             for row in list(live):
@@ -242,44 +255,45 @@ def _group(
                     row.visit(next(numbers))
                 except Exception as e:
                     yield ended(row, e)
+            due = turns * turn // budget.rounds
+            if due > taken or turn == budget.rounds:
+                for row, error in _verified(list(live), progress):
+                    if error is not None:
+                        yield ended(row, error)
+            for sweep in range(taken, due):
+                for row in [r for r in live if r.profiled == sweep]:  # not those of which one failed
+                    progress(row.job.case, f"profile {sweep + 1} of {turns}")
+                    settle([r.worker.pid for r in live if r.worker])
+                    row.profile((budget.profile + sweep) // turns)
+                    if row.over:
+                        yield ended(row, row.unfaithful)
+            taken = due
     except KeyboardInterrupt as e:
         stop = e
+        unsure = [r for r in live if 0 <= r.verified < len(r.rounds) and not r.over]
+        for row, error in _verified(unsure, progress):
+            if error is not None:
+                yield ended(row, error)
+    for row in [r for r in live if 0 < r.verified == len(r.rounds)]:
+        if stop is not None:
+            row.notes.append(f"interrupted after {len(row.rounds)} of {budget.rounds} rounds")
+        yield ended(row)
+    if stop is not None:
+        raise stop
 
-    timed = deque(r for r in live if stop is None or (r.rounds and r.worker is not None and not r.worker.dead))
-    verified: list[_Row] = []
+
+def _verified(rows: Sequence[_Row], progress: Progress) -> Iterator[tuple[_Row, BaseException | None]]:
+    """Verify rows again, whose last step was a timed one. Each comes out with its error or None."""
+    left = deque(rows)
 
     def take(_) -> _Row | None:
-        row = timed.popleft() if timed else None
+        row = left.popleft() if left else None
         if row is not None:
+            row.verified = -1
             progress(row.job.case, "verify again")
         return row
 
-    while timed:
-        try:
-            for row, error in _side_by_side(take, _Row.verify_again, budget.starts):
-                if error is not None:
-                    yield ended(row, error)
-                else:
-                    verified.append(row)
-        except KeyboardInterrupt as e:
-            if stop is not None:
-                raise
-            stop = e
-    try:
-        turns = min(PROFILE_VISITS, budget.profile) if stop is None else 0
-        for turn in range(turns):
-            for row in [r for r in verified if r.profiled == turn]:  # not those of which one failed
-                progress(row.job.case, f"profile {turn + 1} of {turns}")
-                settle([r.worker.pid for r in live if r.worker])
-                row.profile((budget.profile + turn) // turns)
-    except KeyboardInterrupt as e:
-        stop = e
-    for row in verified:
-        if stop is not None:
-            row.notes.append(f"interrupted after {len(row.rounds)} of {budget.rounds} rounds")
-        yield ended(row, row.unfaithful)
-    if stop is not None:
-        raise stop
+    return _side_by_side(take, _Row.verify_again, rows[0].budget.starts if rows else 1)
 
 
 def _opened(
