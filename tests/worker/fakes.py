@@ -227,6 +227,12 @@ class Isolated(Fine):
         return {"scale": np.sum(feeds[0] * cotangents[0], dtype=np.float32).reshape(1), "input": SCALE * cotangents[0]}
 
 
+class Shifted(Isolated):
+    """Computes something else than what it exports."""
+
+    executable = type("Fake", (Executable,), {"compute": lambda self: [expected(self.feeds)[0] + 1]})
+
+
 class Old(Isolated):
     """Its exports are files of an older day."""
 

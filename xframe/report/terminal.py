@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from xframe.analysis.labels import words
+from xframe.report import native_terminal
 from xframe.results import Measurement, Run
 from xframe.store import row
 from xframe.types import ConvSite, Outcome
@@ -42,6 +43,12 @@ def render(run: Run, out: TextIO) -> None:
             console.print(Text("\nconvolutions, ms (from the profiled pass, which is not the timed one)"))
             console.print(sites, soft_wrap=False)
             console.print(Text("* best of the site; ( ) the lowering refuses this site, and its fallback ran"))
+        natives = native_terminal.profiled(rows)
+        if natives:
+            console.print(Text("\nnative, ms (from the profiled pass)"))
+            console.print(native_terminal.table(natives), soft_wrap=False)
+            for line in native_terminal.used(natives):
+                console.print(Text(line))
 
 
 class _Notes:

@@ -1,0 +1,68 @@
+"""The frameworks' own convolutions side by side: what each took in the profiled pass, what each computes them by."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from xframe.analysis.labels import words
+from xframe.results import Measurement
+from xframe.types import KINDS, ConvSite, Outcome
+
+#: Kinds of kernels in words, where a table has their sums; convolutions have rows of their own.
+_OTHERS = {kind: kind for kind in KINDS if kind != "conv"} | {"fc": "fully connected", "norm": "normalization"}
+
+
+def profiled(rows: Sequence[Measurement]) -> list[Measurement]:
+    """The native rows at their defaults that show their convolutions."""
+    native = (m for m in rows if m.outcome == Outcome.OK and m.case.runner == "native" and not m.case.options)
+    return [m for m in native if any(k.site is not None for k in m.kernels)]
+
+
+def table(rows: Sequence[Measurement]) -> Table:
+    """A column for each of these rows: milliseconds of each convolution, and of the other kinds of kernels."""
+    columns = [_seconds(m) for m in rows]
+    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    made.add_column("native", overflow="fold")
+    for m in rows:
+        made.add_column(m.case.framework or "-", justify="right", no_wrap=True)
+    sites = dict.fromkeys(key for column in columns for key in column if isinstance(key, ConvSite))
+    counts = [Counter(dict((k.layer, k.site) for k in m.kernels if k.site).values()) for m in rows]
+    for site in sites:
+        times = [column.get(site) for column in columns]
+        best = min(t for t in times if t is not None)
+        cells = [Text("-" if t is None else f"{t * 1e3:.3f}", style="bold" if t == best else "") for t in times]
+        count = max(c[site] for c in counts)
+        made.add_row(words(site) + (f" (x{count})" if count > 1 else ""), *cells)
+    for kind, text in _OTHERS.items():
+        if any(kind in column for column in columns):
+            made.add_row(text, *(f"{column[kind] * 1e3:.3f}" if kind in column else "-" for column in columns))
+    return made
+
+
+def used(rows: Sequence[Measurement]) -> Iterator[str]:
+    """What each framework computes its convolutions by, and with how many threads."""
+    for m in rows:
+        found = m.environment.get("convolution") or ", ".join(
+            sorted({k.algorithm for k in m.kernels if k.site is not None and k.algorithm})
+        )
+        threads = m.environment.get("threads", m.case.threads)
+        yield f"{m.case.framework}: {found or 'it does not tell by what'}; threads {threads}"
+
+
+def _seconds(m: Measurement) -> Mapping[ConvSite | str, float]:
+    """Medians over the passes, of all kernels of a site together and of each other kind."""
+    passes: list[dict[ConvSite | str, float]] = []
+    for profile in m.profiles:
+        found: dict[ConvSite | str, float] = {}
+        for kernel in profile.kernels:
+            key = kernel.site or kernel.kind
+            if key and key != "conv":
+                found[key] = found.get(key, 0.0) + kernel.end - kernel.start
+        passes.append(found)
+    keys = dict.fromkeys(key for found in passes for key in found)
+    return {key: statistics.median(found.get(key, 0.0) for found in passes) for key in keys}
