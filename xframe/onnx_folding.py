@@ -52,11 +52,9 @@ def fold(model: ModelProto) -> None:
 
     Changes ``model``; what it computes stays the same. Shapes as inferred anew are not in it.
     """
-    known = onnx.shape_inference.infer_shapes(model)
-    ranks = {
-        v.name: len(v.type.tensor_type.shape.dim)
-        for v in (*known.graph.input, *known.graph.value_info, *known.graph.output)
-    }
+    ranks = _ranks(model)
+    if not all(node.input[0] in ranks for node in model.graph.node if node.op_type in ("Conv", "MatMul")):
+        ranks = _ranks(onnx.shape_inference.infer_shapes(model))  # not always: it copies the weights
     graph = _Graph(model.graph)
     for node in list(model.graph.node):
         if node.op_type in _PADDING:
@@ -65,6 +63,11 @@ def fold(model: ModelProto) -> None:
             _give_bias(graph, node, ranks)
     _drop_unused(graph)
     _order(model.graph)
+
+
+def _ranks(model: ModelProto) -> dict[str, int]:
+    values = (*model.graph.input, *model.graph.value_info, *model.graph.output)
+    return {v.name: len(v.type.tensor_type.shape.dim) for v in values if v.type.tensor_type.HasField("shape")}
 
 
 def _take_padding(graph: _Graph, window: NodeProto) -> None:
@@ -101,7 +104,7 @@ def _give_bias(graph: _Graph, add: NodeProto, ranks: dict[str, int]) -> None:
         conv, matmul = graph.before(product, "Conv"), graph.before(product, "MatMul")
         if value is None or graph.reads[bias] != 1:
             continue
-        if conv is not None and len(conv.input) == 2 and ranks.get(product) == 4:
+        if conv is not None and len(conv.input) == 2 and ranks.get(conv.input[0]) == 4:
             weight = graph.constant(conv.input[1])
             if weight is None or value.shape not in ((len(weight), 1, 1), (1, len(weight), 1, 1)):
                 continue
@@ -152,23 +155,20 @@ def _order(graph: GraphProto) -> None:
     for node in graph.node:
         for name in node.input:
             place.setdefault(name, len(place))
-    kept = sorted(graph.initializer, key=lambda t: place.get(t.name, len(place)))
-    for tensor, node in _shapes(graph, kept):
+    graph.initializer.sort(key=lambda t: place[t.name])
+    for tensor, node in _shapes(graph):
         names[tensor.name] = f"{node.name}.shape"
         tensor.name = names[tensor.name]
     for node in graph.node:
         node.input[:] = [names.get(n, n) for n in node.input]
-    copies = [onnx.TensorProto.FromString(t.SerializeToString()) for t in kept]
-    del graph.initializer[:]
-    graph.initializer.extend(copies)
 
 
-def _shapes(graph: GraphProto, tensors: list[onnx.TensorProto]) -> Iterator[tuple[onnx.TensorProto, NodeProto]]:
+def _shapes(graph: GraphProto) -> Iterator[tuple[onnx.TensorProto, NodeProto]]:
     readers: dict[str, list[NodeProto]] = {}
     for node in graph.node:
         for name in node.input:
             readers.setdefault(name, []).append(node)
-    for tensor in tensors:
+    for tensor in graph.initializer:
         nodes = readers.get(tensor.name, [])
         if tensor.data_type == onnx.TensorProto.INT64 and len(nodes) == 1 and nodes[0].name:
             yield tensor, nodes[0]
