@@ -276,6 +276,10 @@ REFUSED = {
         layer("a", "ReLU", "data") + layer("b", "TanH", "a") + layer("c", "ReLU", "a", "a"),
         "c writes the blob a in place",
     ),
+    "over a bottom": (
+        layer("p", "Pooling", "data", "data", "pooling_param { kernel_size: 2 }"),
+        "p .Pooling. writes over its bottom data",
+    ),
     "axis": (layer("s", "Softmax", "data", None, "softmax_param { axis: 4 }"), "no axis 4"),
     "coefficients": (
         layer("e", "Eltwise", "data data", None, "eltwise_param { coeff: 1 }"),

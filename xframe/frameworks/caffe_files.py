@@ -7,7 +7,7 @@ from caffe.proto import caffe_pb2
 from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 
-from xframe.errors import ModelError, UsageError
+from xframe.errors import ModelError, Unsupported, UsageError
 from xframe.frameworks.caffe_graph import walk
 from xframe.frameworks.caffe_upgrade import upgraded
 from xframe.neutral import Graph
@@ -37,8 +37,8 @@ def converted(files: Sequence[str], batch: Optional[int]) -> Graph:
     net = network(files[0])
     try:
         return walk(net, _shared(net, weights(files[1])), batch)
-    except ModelError as e:
-        raise ModelError("%s: %s" % (files[0], e)) from e
+    except (ModelError, Unsupported) as e:
+        raise type(e)("%s: %s" % (files[0], e)) from e
 
 
 def network(path: str) -> Any:
@@ -84,7 +84,8 @@ def weights(path: str) -> Dict[str, List[np.ndarray]]:
     del content
     found: Dict[str, List[np.ndarray]] = {}
     for layer in list(net.layer) + list(net.layers):
-        found.setdefault(layer.name, [_array(blob, layer.name, path) for blob in layer.blobs])
+        if not found.get(layer.name):  # an Input may have the name of its blob, and so of a layer
+            found[layer.name] = [_array(blob, layer.name, path) for blob in layer.blobs]
     if not found:
         raise ModelError("%s has no layers: it is no .caffemodel" % path)
     return found

@@ -11,7 +11,7 @@ import numpy as np
 from xframe.errors import ModelError, Unsupported
 from xframe.frameworks import caffe_channels, caffe_merges, caffe_pointwise, caffe_shaping, caffe_windows
 from xframe.frameworks.caffe_context import Context, Growing, Tensor
-from xframe.frameworks.caffe_flow import Flow, Value
+from xframe.frameworks.caffe_flow import Flow, Step, Value
 from xframe.neutral import Graph, Node
 
 RULES = dict(caffe_windows.RULES)
@@ -20,6 +20,8 @@ for _module in (caffe_channels, caffe_pointwise, caffe_shaping):
 
 #: Types whose tops are the same values as their bottom.
 _SAME = ("Dropout", "Split")
+#: Types that may write over their bottom; others would lose what they still have to read.
+_IN_PLACE = (*(set(caffe_pointwise.RULES) - {"Eltwise"}), "BatchNorm", "Bias", "Dropout", "PReLU", "Scale")
 #: Types that can be given what a DummyData makes.
 _TAKING_CONSTANTS = ("Concat", "Eltwise")
 
@@ -66,21 +68,14 @@ class _Walk:
         self._nodes: Set[str] = set()  # names of nodes
         self._titles: Dict[str, str] = {}  # of tensors, by their names so far
 
-    def step(self, step: Any, flow: Flow, blobs: Sequence[np.ndarray]) -> None:
+    def step(self, step: Step, flow: Flow, blobs: Sequence[np.ndarray]) -> None:
         layer, before = step.layer, len(self._graph.nodes)
         if layer.type == "Input":
             made = self._input(layer)
         elif layer.type == "DummyData":
             made = _constants(layer)
-        elif layer.type in RULES:
-            ins = [self._known[value] for value in step.bottoms]
-            if layer.type not in _TAKING_CONSTANTS and any(x.fill is not None for x in ins):
-                words = (layer.name, layer.type, " and ".join(_TAKING_CONSTANTS))
-                raise Unsupported("layer %s (%s) reads a constant; only %s can" % words)
-            context = Context(layer, ins, self._sole(step.bottoms[:1], flow), blobs, self._graph)
-            made = RULES[layer.type](context)
         else:
-            raise Unsupported(_refusal(layer))
+            made = self._computed(step, flow, blobs)
         if len(made) != len(step.tops):
             counts = (layer.name, layer.type, len(step.tops), len(made))
             raise ModelError("layer %s (%s) has %d tops, and makes %d" % counts)
@@ -93,6 +88,19 @@ class _Walk:
             if any(t.name in node.outputs for t in made):
                 self._graph.nodes[i] = node._replace(name=_free(layer.name, self._nodes))
             self._nodes.add(self._graph.nodes[i].name)
+
+    def _computed(self, step: Step, flow: Flow, blobs: Sequence[np.ndarray]) -> List[Tensor]:
+        layer, ins = step.layer, [self._known[value] for value in step.bottoms]
+        if layer.type not in RULES:
+            raise Unsupported(_refusal(layer))
+        over = sorted(set(layer.top) & set(layer.bottom))
+        if over and layer.type not in _IN_PLACE:
+            words = (layer.name, layer.type, over[0])
+            raise ModelError("layer %s (%s) writes over its bottom %s, which it would still have to read" % words)
+        if layer.type not in _TAKING_CONSTANTS and any(x.fill is not None for x in ins):
+            words = (layer.name, layer.type, " and ".join(_TAKING_CONSTANTS))
+            raise Unsupported("layer %s (%s) reads a constant; only %s can" % words)
+        return RULES[layer.type](Context(layer, ins, self._sole(step.bottoms[:1], flow), blobs, self._graph))
 
     def _sole(self, bottom: Sequence[Value], flow: Flow) -> bool:
         """Whether one layer alone reads a tensor, which may be at several blobs."""
