@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from xframe import cli, store, types
-from xframe.registry import BACKENDS, LOWERINGS
+from xframe.registry import BACKENDS, FRAMEWORKS, LOWERINGS
 from xframe.results import Measurement
 from xframe.types import Case, Outcome, Plan
 
@@ -258,7 +258,9 @@ def test_export_writes_files_and_goes_on_after_one_that_fails(xframe, plugins, t
 
 def test_devices_names_what_is_missing(xframe, plugins, monkeypatch):
     plugins(pytorch="Honest", tensorflow="Missing", jax="NoSuchClass")
-    monkeypatch.delitem(BACKENDS, "tvm")
+    for table, slow in ((BACKENDS, "tvm"), (FRAMEWORKS, "torch.compile"), (FRAMEWORKS, "caffe"), (FRAMEWORKS, "cntk")):
+        monkeypatch.delitem(table, slow)
+    monkeypatch.setenv("XFRAME_ENVIRONMENTS", "/no/such/folder")
     code, out, _ = xframe("devices", "--json")
     rows = {r["name"]: r for r in map(json.loads, out.splitlines())}
     assert code == 0
@@ -266,6 +268,7 @@ def test_devices_names_what_is_missing(xframe, plugins, monkeypatch):
     assert "pip install 'xframe-eval[tensorflow]'" in rows["tensorflow"]["reason"]
     assert "NoSuchClass" in rows["jax"]["reason"]
     assert rows["ort"]["version"]
+    assert "run xframe env create theano" in rows["theano"]["reason"]
     assert "missing:" in xframe("devices")[1]
 
 

@@ -97,9 +97,12 @@ def _keep(field: Sequence, values: list) -> None:
 def _rename(graph: onnx.GraphProto) -> None:
     """Its only input and its only output get the names that they have in every export; what lies between is named after
     the nodes that make it, as an exporter may number tensors from one export to the next."""
-    names = {}
+    names: dict[str, str] = {}
+    taken: set[str] = set()
     for number, node in enumerate(graph.node):
-        node.name = node.name or f"{node.op_type}_{number}"
+        if not node.name or node.name in taken:
+            node.name = f"{node.name or node.op_type}_{number}"
+        taken.add(node.name)
         for i, name in enumerate(node.output):
             names[name] = f"{node.name}:{i}"
     for values, name in ((graph.input, "input"), (graph.output, "output")):
