@@ -63,6 +63,12 @@ def test_an_old_file_becomes_a_model_of_today(ir_version):
     np.testing.assert_allclose(run(made, feed), outputs(feed), atol=1e-5)
 
 
+def test_large_weights_stay_what_they_are(monkeypatch):
+    monkeypatch.setattr(artifact, "SMALL_BYTES", 64)
+    feed = RNG.standard_normal((1, 3, 8, 4)).astype(np.float32)
+    np.testing.assert_allclose(run(onnx_writer.modern(old(), 1), feed), outputs(feed), atol=1e-5)
+
+
 def test_another_batch_is_put_in_the_place_of_1_and_told():
     made = onnx_writer.modern(old(), 3)
     onnx.checker.check_model(made, full_check=True)

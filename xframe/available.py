@@ -1,9 +1,10 @@
 """Which plugins work here: each is imported in a process of its own, as it will be when it is used."""
 
-import contextlib
 import json
+import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -41,13 +42,13 @@ def probe(table: dict[str, Row]) -> Iterator[Availability]:
     for name, row in table.items():
         plugin = json.dumps(plugin_row(table, name))
         try:
-            with contextlib.ExitStack() as until:
+            with tempfile.TemporaryDirectory() as folder:
                 built, path = environments.Built(sys.executable, {}), None
                 if row.environment:
-                    built, path = environments.find(row.environment), until.enter_context(package_alone())
+                    built, path = environments.find(row.environment), package_alone(os.path.join(folder, "path"))
                 command = [built.python, "-c", _PROBE, plugin]
                 env = worker_environment(1, "cpu", built.variables, path)
-                done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT, env=env)
+                done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT, env=env, cwd=path)
             reply = json.loads(done.stdout.splitlines()[-1])
         except Unavailable as e:
             reply = {"reason": str(e)}

@@ -71,12 +71,7 @@ def modern(data: bytes, batch: int | None = None) -> onnx.ModelProto:
     weights = {t.name for t in old.graph.initializer}
     _keep(old.graph.input, [v for v in old.graph.input if v.name not in weights])
     old.ir_version = max(old.ir_version, 4)  # the first in which weights need not be inputs
-    try:
-        new = onnx.version_converter.convert_version(old, neutral.OPSET)
-    except (RuntimeError, ValueError) as e:
-        raise ModelError(
-            f"{old.graph.name} can't be raised to opset {neutral.OPSET}: {' '.join(str(e).split())}"
-        ) from e
+    new = _raised(old)
     new.ir_version = _IR_VERSION
     onnx_folding.fold(new)
     _rename(new.graph)
@@ -86,6 +81,35 @@ def modern(data: bytes, batch: int | None = None) -> onnx.ModelProto:
             raise Unsupported(f"the exporter fixes the batch at {sorted(own)}, and {batch} was asked for")
         _fix_batch(new, batch)
     return new
+
+
+def _raised(old: onnx.ModelProto) -> onnx.ModelProto:
+    """With the operators of the common set. Large weights are kept out of the converter, which would copy them often.
+
+    Raises
+    ------
+    ModelError
+        An operator has no newer form.
+    """
+    held = {t.name: TensorProto.FromString(t.SerializeToString()) for t in _large(old)}
+    for t in _large(old):
+        t.ClearField("raw_data")
+        t.ClearField("float_data")
+    try:
+        new = onnx.version_converter.convert_version(old, neutral.OPSET)
+    except (RuntimeError, ValueError) as e:
+        raise ModelError(
+            f"{old.graph.name} can't be raised to opset {neutral.OPSET}: {' '.join(str(e).split())}"
+        ) from e
+    for t in new.graph.initializer:
+        if t.name in held:
+            t.CopyFrom(held.pop(t.name))
+    return new
+
+
+def _large(model: onnx.ModelProto) -> list[TensorProto]:
+    found = (t for t in model.graph.initializer if t.data_type == TensorProto.FLOAT)
+    return [t for t in found if t.ByteSize() > artifact.SMALL_BYTES]
 
 
 def _keep(field: Sequence, values: list) -> None:

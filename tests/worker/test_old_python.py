@@ -67,12 +67,13 @@ def python():
             pytest.skip(str(e))
 
 
-def test_everything_a_worker_imports_is_imported_by_python_3_6():
+def test_everything_a_worker_imports_is_imported_by_python_3_6(tmp_path):
     built = python()
     names = json.dumps([module(path) for path in OLD])
-    with package_alone() as path:
-        env = worker_environment(1, "cpu", built.variables, path)
-        done = subprocess.run([built.python, "-c", IMPORT, names], env=env, capture_output=True, text=True, timeout=120)
+    path = package_alone(str(tmp_path / "path"))
+    env = worker_environment(1, "cpu", built.variables, path)
+    command = [built.python, "-c", IMPORT, names]
+    done = subprocess.run(command, env=env, cwd=path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     version, found = json.loads(done.stdout.splitlines()[-1])
     assert version == [3, 6]

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from xframe import errors, registry
 from xframe.worker import wire
@@ -54,16 +54,12 @@ def worker_environment(
     return env
 
 
-@contextlib.contextmanager
-def package_alone() -> Iterator[str]:
-    """A folder with a link to this package, for the path of an interpreter that is to find nothing else: where it is
-    installed, all packages of this interpreter are beside it."""
-    folder = tempfile.mkdtemp(prefix="xframe-path-")
-    try:
-        os.symlink(str(_PACKAGE), os.path.join(folder, _PACKAGE.name))
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+def package_alone(folder: str) -> str:
+    """Make ``folder``, with a link to this package in it, for the path of an interpreter that is to find nothing else:
+    where it is installed, all packages of this interpreter are beside it."""
+    os.mkdir(folder)
+    os.symlink(str(_PACKAGE), os.path.join(folder, _PACKAGE.name))
+    return folder
 
 
 def plugin_row(table: Dict[str, registry.Row], name: str) -> List[Any]:
@@ -105,8 +101,7 @@ class Worker:
         self._buffer = b""
         self._folder = tempfile.mkdtemp(prefix="xframe-worker-")
         self._log = self.place("stderr")
-        self._path = contextlib.ExitStack()
-        path = self._path.enter_context(package_alone()) if alone else None
+        path = package_alone(self.place("path")) if alone else None
         command = [python, "-m", "xframe.worker"]
         if cpus is not None:
             command += ["--cpus", ",".join(str(c) for c in sorted(cpus))]
@@ -123,7 +118,6 @@ class Worker:
                     start_new_session=True,
                 )
         except OSError as e:
-            self._path.close()
             shutil.rmtree(self._folder, ignore_errors=True)
             raise errors.Unavailable("can't start a worker with %s: %s" % (python, e.strerror or e)) from e
 
@@ -239,7 +233,6 @@ class Worker:
         for pipe in (self._requests, self._replies):
             with contextlib.suppress(OSError):  # what could not be sent is of no use any more
                 pipe.close()
-        self._path.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def __enter__(self) -> "Worker":
