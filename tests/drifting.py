@@ -1,4 +1,5 @@
-"""Simulated results: a machine that drifts between results and between visits, processes that differ, skewed noise."""
+"""Simulated results: a machine that drifts between results and between visits, each visit to a row in a process of its
+own, which differ, skewed noise."""
 
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ def measurement(rounds, framework="pytorch", runner="native", outcome=Outcome.OK
     """A row of alexnet with these raw seconds."""
     case = {"batch": 1, "threads": 2, "options": (), "direction": "forward", "device": "cpu", "plan": Plan()}
     case |= {name: fields.pop(name) for name in list(fields) if name in case}
+    fields["environment"] = {"processes": len(rounds), **fields.get("environment", {})}
     reason = fields.pop("reason", "" if outcome == Outcome.OK else "it broke")
     return Measurement(Case("alexnet", framework, runner, **case), outcome, reason, tuple(map(tuple, rounds)), **fields)
 
@@ -39,7 +41,7 @@ class Noise:
     def rows(self, rng, times, visits=3, samples=20):
         """Raw seconds of rows that take ``times`` seconds on a quiet machine, measured in turn: rows[i][visit][k]."""
         now = rng.normal(0, self.between) + rng.normal(0, self.visits, visits)
-        process = rng.normal(0, self.process, (len(times), 1))
+        process = rng.normal(0, self.process, (len(times), visits))
         level = np.log(times)[:, None] + now + process + rng.normal(0, self.visit, (len(times), visits))
         noise = rng.exponential(self.sample, (len(times), visits, samples))
         slow = np.where(rng.random(noise.shape) < self.outliers, 1.5, 1.0)

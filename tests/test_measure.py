@@ -437,3 +437,20 @@ def test_interrupt_in_a_profile_in_mid_run_keeps_what_is_verified(job):
         "Fine": (Outcome.OK, 2), "Noisy": (Outcome.OK, 2),
     }  # fmt: skip
     assert all(any("interrupted after 2 of 3 rounds" in n for n in m.notes) for m in rows.values())
+
+
+def test_each_round_can_have_a_process_of_its_own(job, workers):
+    stages = []
+    budget = replace(QUICK, rounds=3, profile=3, fresh=True)
+    (m,) = measure.measure([job("Fine")], budget, lambda c, s: stages.append(s))
+    assert (m.outcome, len(m.rounds), len(m.profiles), m.environment["processes"]) == (Outcome.OK, 3, 3, 3)
+    assert stages.count("verify again") == 3
+    assert [s for s in stages if "open" in s] == ["open", "open again", "open again"]
+    assert len(m.notes) == len(set(m.notes))
+
+
+def test_a_process_that_fails_later_costs_the_row(job, tmp_path, monkeypatch):
+    monkeypatch.setenv("FAKE_ONCE", str(tmp_path))
+    done = by_name(measure.measure([job("OnceFine"), job("Fine")], replace(QUICK, rounds=2, fresh=True)))
+    assert (done["OnceFine"].outcome, len(done["OnceFine"].rounds)) == (Outcome.FAILED, 1)
+    assert done["Fine"].outcome == Outcome.OK

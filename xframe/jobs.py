@@ -29,7 +29,8 @@ class Budget:
     but never without a sample. ``open_limit`` bounds import and compilation, ``run_limit`` every other command.
     ``workers`` bounds the cases that are interleaved; None: as many as memory allows. ``profile``: profiled passes,
     taken in up to a few turns with the other cases. ``starts``: workers busy at once while nothing is timed; compile
-    times are taken under this load (``starts_at_once`` in results).
+    times are taken under this load (``starts_at_once`` in results). ``fresh``: each round in a process of its own, so
+    that rounds differ as processes of the same code do.
     """
 
     rounds: int = 3
@@ -42,6 +43,7 @@ class Budget:
     workers: int | None = None
     profile: int = 1
     starts: int = 2
+    fresh: bool = False
 
     def __post_init__(self) -> None:
         for name in ("rounds", "min_samples", "max_seconds", "open_limit", "run_limit", "starts"):

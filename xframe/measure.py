@@ -61,6 +61,7 @@ class _Row:
     notes: list[str] = field(default_factory=list)
     profiled: int = 0
     verified: int = 0  # rounds; -1 while that is done
+    processes: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def call(self, cmd: str, limit: float, **fields: Any) -> dict[str, Any]:
@@ -81,7 +82,7 @@ class _Row:
         opening, case = self.job.opening(), self.job.case
         cpus = environment.pinned_cpus(case.threads)
         if cpus is not None and len(cpus) < case.threads:
-            self.notes.append(f"{case.threads} threads on the {len(cpus)} CPUs that this process may use")
+            self.note(f"{case.threads} threads on the {len(cpus)} CPUs that this process may use")
         with self.lock:
             if self.stopped:
                 raise WorkerDied("the measurement was stopped")
@@ -89,10 +90,22 @@ class _Row:
         reply = self.call("open", self.budget.open_limit, **opening)
         self.seconds.update(reply["seconds"])
         self.sites = wire.sites_of(reply["sites"])
-        self.facts.update(reply["environment"], starts_at_once=self.budget.starts)
-        self.notes += reply["notes"]
+        self.processes += 1
+        self.facts.update(reply["environment"], starts_at_once=self.budget.starts, processes=self.processes)
+        for note in reply["notes"]:
+            self.note(note)
         self.outputs = [self.run(feed) for feed in self.job.feeds]
         self.verify("before")
+
+    def open_again(self) -> None:
+        """As :meth:`open`, in a process that knows nothing of the one before."""
+        self.close()
+        self.open()
+
+    def note(self, text: str) -> None:
+        """Keep a note, once: each process of a row may have it."""
+        if text not in self.notes:
+            self.notes.append(text)
 
     def verify(self, when: str) -> None:
         """Raises Mismatch when the outputs ignore their inputs, or are not what the judge expects."""
@@ -247,6 +260,10 @@ def _group(
     turns, taken = min(PROFILE_VISITS, budget.profile), 0
     try:
         for turn in range(1, budget.rounds + 1):
+            if budget.fresh and turn > 1:
+                for row, error in _each(list(live), _Row.open_again, "open again", progress):
+                    if error is not None:
+                        yield ended(row, error)
             for row in list(live):
                 progress(row.job.case, f"round {turn} of {budget.rounds}")
                 if not settle([r.worker.pid for r in live if r.worker]):
@@ -256,7 +273,7 @@ def _group(
                 except Exception as e:
                     yield ended(row, e)
             due = turns * turn // budget.rounds
-            if due > taken or turn == budget.rounds:
+            if due > taken or budget.fresh or turn == budget.rounds:
                 for row, error in _verified(list(live), progress):
                     if error is not None:
                         yield ended(row, error)
@@ -284,16 +301,31 @@ def _group(
 
 def _verified(rows: Sequence[_Row], progress: Progress) -> Iterator[tuple[_Row, BaseException | None]]:
     """Verify rows again, whose last step was a timed one. Each comes out with its error or None."""
+
+    def begins(row: _Row) -> None:
+        row.verified = -1
+
+    return _each(rows, _Row.verify_again, "verify again", progress, begins)
+
+
+def _each(
+    rows: Sequence[_Row],
+    act: Callable[[_Row], None],
+    stage: str,
+    progress: Progress,
+    begins: Callable[[_Row], None] = lambda row: None,
+) -> Iterator[tuple[_Row, BaseException | None]]:
+    """Do ``act`` to each row, a few at a time. Each comes out with its error or None."""
     left = deque(rows)
 
     def take(_) -> _Row | None:
         row = left.popleft() if left else None
         if row is not None:
-            row.verified = -1
-            progress(row.job.case, "verify again")
+            begins(row)
+            progress(row.job.case, stage)
         return row
 
-    return _side_by_side(take, _Row.verify_again, rows[0].budget.starts if rows else 1)
+    return _side_by_side(take, act, rows[0].budget.starts if rows else 1)
 
 
 def _opened(

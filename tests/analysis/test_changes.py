@@ -129,6 +129,23 @@ def test_what_changed_beside_other_processes_is_ambiguous(busy):
     assert found(run(pair[busy]), run(pair[busy])) == {pair[busy].case.framework: "same"}
 
 
+def test_small_changes_of_one_process_are_ambiguous():
+    """What stays for a process's life is in all of its visits, and no visit shows it."""
+
+    def alone(by):
+        return run(measurement(scaled(by), environment={"processes": 1}))
+
+    (row,) = changes(alone(1), alone(1.13)).rows
+    assert (row.verdict, row.times.value) == ("ambiguous", pytest.approx(1.13))
+    assert row.reason == (
+        "slower, but not by the 15% that two processes of the same code may differ by: measure both with --fresh"
+    )
+    assert found(alone(1.13), alone(1)) == {"pytorch": "ambiguous"}
+    assert found(alone(1), run(measurement(scaled(1.13)))) == {"pytorch": "ambiguous"}
+    assert found(alone(1), alone(1.2)) == {"pytorch": "slower"}
+    assert found(alone(1), alone(1.01)) == {"pytorch": "same"}
+
+
 def test_one_visit_decides_nothing_and_says_what_to_do():
     (row,) = changes(run(measurement(STEADY[:1])), run(measurement(scaled(3, STEADY[:1])))).rows
     assert (row.verdict, row.times.high) == ("ambiguous", math.inf)

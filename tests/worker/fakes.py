@@ -162,6 +162,14 @@ class CrashInBuild(Fine):
         os._exit(3)
 
 
+class OnceFine(Fine):
+    """Fails in every process after the first that finds the folder FAKE_ONCE empty."""
+
+    def build(self, spec, weights, device, batch, threads, options=DEFAULTS):
+        os.mkdir(os.path.join(os.environ["FAKE_ONCE"], "built"))
+        return Fine.build(self, spec, weights, device, batch, threads, options)
+
+
 class Refuses(Fine):
     def build(self, spec, weights, device, batch, threads, options=DEFAULTS):
         raise Unsupported("no dilation here")

@@ -218,5 +218,5 @@ ROW_FACTS: tuple[Fact[Measurement], ...] = (
 #: What is in the environment of a row and told above, told of the run, or other each time.
 _COVERED = frozenset(
     ("tf32", "matmul_precision", "io_binding", "layout", "gpu", "cudnn_benchmark", "cpus", "threads", "workspace_limit",
-     "visits", "warmups", "settled", "foreign_load", "disturbed", "starts_at_once", "stderr", "ablation")
+     "visits", "warmups", "settled", "foreign_load", "disturbed", "starts_at_once", "processes", "stderr", "ablation")
 )  # fmt: skip

@@ -44,13 +44,14 @@ def diff(
     that the change can't touch, such as other frameworks: how they moved is the drift of the machine.
 
     \b
-        xframe compare --backend ort -o main
+        xframe compare --backend ort --fresh -o main
         (switch to the change)
-        xframe compare --backend ort -o change
+        xframe compare --backend ort --fresh -o change
         xframe diff main change
 
     A row is slower when its 95 % interval is beyond the threshold, relative to the rows that were measured in turn
-    with it if there are at least three. Ambiguous rows do not fail: more --rounds decide them.
+    with it if there are at least three. Ambiguous rows do not fail: more --rounds decide them. Processes of
+    the same code differ, too, and only --fresh sees by how much: without it, changes of less than 15 % are ambiguous.
     """
     from xframe import store
     from xframe.analysis.changes import changes

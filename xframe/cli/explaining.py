@@ -55,6 +55,7 @@ def explain(
     seed: options.Seed = 0,
     rounds: options.Rounds = 3,
     passes: Passes = 15,
+    fresh: timing.Fresh = False,
     time_limit: options.TimeLimit = None,
     details: Details = False,
     json: options.Json = False,
@@ -81,7 +82,7 @@ def explain(
         batches=options.numbers("batch", batch),
         threads=options.numbers("threads", threads),
         seed=seed,
-        budget=replace(timing.budget(rounds, time_limit), profile=passes),
+        budget=replace(timing.budget(rounds, time_limit, fresh), profile=passes),
     )
     explaining.completed(request)
     if output is not None:

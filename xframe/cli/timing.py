@@ -20,6 +20,16 @@ if TYPE_CHECKING:
     from xframe.measure import Budget
 
 
+Fresh = Annotated[
+    bool,
+    typer.Option(
+        "--fresh",
+        help="Each round in a process of its own: processes of the same code differ, too. For results that `diff` is to"
+        " hold against others.",
+    ),
+]
+
+
 def compare(
     model: options.Model = "alexnet",
     framework: options.Frameworks = None,
@@ -35,6 +45,7 @@ def compare(
     threads: options.Threads = None,
     seed: options.Seed = 0,
     rounds: options.Rounds = 3,
+    fresh: Fresh = False,
     time_limit: options.TimeLimit = None,
     json: options.Json = False,
     output: options.Output = None,
@@ -56,7 +67,7 @@ def compare(
         batches=options.numbers("batch", batch),
         threads=options.numbers("threads", threads),
         seed=seed,
-        budget=budget(rounds, time_limit),
+        budget=budget(rounds, time_limit, fresh),
     )
     return _carry_out(request, json, output)
 
@@ -160,14 +171,14 @@ def _show(result: Run, json: bool, output: Path | None) -> None:
             print(f"wrote {store.write(result, output)}", file=sys.stderr)
 
 
-def budget(rounds: int, time_limit: float | None) -> Budget:
+def budget(rounds: int, time_limit: float | None, fresh: bool = False) -> Budget:
     """How much to measure, from the flags. Raises UsageError."""
     from xframe.measure import Budget
 
     if rounds < 1:
         raise UsageError(f"--rounds {rounds} makes no sense: it must be at least 1")
     if time_limit is None:
-        return Budget(rounds=rounds)
+        return Budget(rounds=rounds, fresh=fresh)
     if not time_limit > 0:
         raise UsageError(f"--time-limit {time_limit:g} makes no sense: it must be above 0 seconds")
-    return Budget(rounds=rounds, open_limit=time_limit, run_limit=time_limit)
+    return Budget(rounds=rounds, open_limit=time_limit, run_limit=time_limit, fresh=fresh)

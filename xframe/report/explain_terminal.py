@@ -33,8 +33,8 @@ TERM = {
 _EXECUTOR = "common executor"
 #: What no interval of a difference holds.
 ONE_PROCESS = (
-    "Each row is of one process. What processes of the same code differ by, `xframe selftest attribution` measures; it is"
-    " not in these intervals."
+    "Each row is of one process. What processes of the same code differ by is not in these intervals; with --fresh each"
+    " round has a process of its own."
 )
 
 
@@ -64,7 +64,8 @@ def render_tables(explanation: Explanation, out: TextIO, details: bool = False) 
             console.print(_sites(group, some, found[0]), soft_wrap=False)
     for line in (*_executor(explanation.run), *_machines(explanation.run), *explanation.notes):
         console.print(Text(line))
-    if any(len(found) > 1 for found in explanation.groups()):
+    alone = [m for m in explanation.rows if m.environment.get("processes", 1) < 2]
+    if alone and any(len(found) > 1 for found in explanation.groups()):
         console.print(Text(ONE_PROCESS), soft_wrap=False)
 
 
