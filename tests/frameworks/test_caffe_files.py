@@ -160,8 +160,11 @@ def test_broken_files(folder, converting, tmp_path):
     text, weights = folder / "inner product.prototxt", folder / "inner product.caffemodel"
     cut = tmp_path / "cut.caffemodel"
     cut.write_bytes(weights.read_bytes()[:-7])
+    odd = tmp_path / "odd.caffemodel"
+    odd.write_bytes(weights.read_bytes() + b"\x0c")  # the end of a group that never began
     for given, words in (
         ([text, cut], r"cut\.caffemodel is no \.caffemodel, or it is cut short"),
+        ([text, odd], r"odd\.caffemodel is no \.caffemodel"),
         ([text, tmp_path / "none.caffemodel"], r"can't read .*none\.caffemodel: No such file"),
         ([text, text], r"is no \.caffemodel"),
         ([weights, text], "no network in Caffe's text format"),

@@ -37,25 +37,21 @@ def _batch_norm(c: Context) -> List[Tensor]:
     channels = (x.shape[1] if len(x.shape) > 1 else 1,)
     count = c.blob(2, (1,))[0]  # sums of so many batches are in the file
     factor = np.float32(0 if count == 0 else 1 / np.float32(count))
-    names = [
-        c.weight("scale", np.ones(channels)),
-        c.weight("shift", np.zeros(channels)),
-        c.weight("mean", c.blob(0, channels) * factor),
-        c.weight("var", c.blob(1, channels) * factor),
-    ]
+    mean, var = (c.blob(number, channels) * factor for number in (0, 1))
+    values = (("scale", np.ones(channels)), ("shift", np.zeros(channels)), ("mean", mean), ("var", var))
+    names = [c.weight(part, value) for part, value in values]
     return [c.node("BatchNormalization", [x, *names], x.shape, epsilon=param.eps)]
 
 
 def _scale(c: Context) -> List[Tensor]:
     param = c.layer.scale_param
     x, shape, learnt = _operand(c, param)
-    after = 1 if learnt else 0
     if learnt and _joins(c, x, shape, param):
         return [x]
     factor = _reshaped(c, x, shape, param.axis, "scale", None if learnt else c.ins[1])
     top = c.node("Mul", [x, factor], x.shape)
     if param.bias_term:
-        bias = c.weight("shift", _trailing(c, x, shape, param.axis, c.blob(after, shape)))
+        bias = c.weight("shift", c.blob(int(learnt), shape).reshape(_over(c, x, shape, param.axis)))
         top = c.node("Add", [top, bias], x.shape)
     return [top]
 
@@ -82,16 +78,13 @@ def _operand(c: Context, param) -> Tuple[Tensor, Shape, bool]:
     return x, shape, False
 
 
-def _trailing(c: Context, x: Tensor, shape: Shape, axis: int, values: np.ndarray) -> np.ndarray:
-    return values.reshape(_over(c, x, shape, axis))
-
-
 def _over(c: Context, x: Tensor, shape: Shape, axis: int) -> Shape:
     """``shape`` with as many ones behind it as it takes to lie over the axes of ``x`` from ``axis`` on."""
     return shape + (1,) * (len(x.shape) - c.axis(x, axis) - len(shape)) if shape else ()
 
 
-def _reshaped(c: Context, x: Tensor, shape: Shape, axis: int, part: str, given: Optional[Tensor]):
+def _reshaped(c: Context, x: Tensor, shape: Shape, axis: int, part: str, given: Optional[Tensor]) -> Operand:
+    """The other operand, a tensor or the first blob, over the axes of ``x`` from ``axis`` on."""
     over = _over(c, x, shape, axis)
     if given is None:
         return c.weight(part, c.blob(0, shape).reshape(over))
@@ -114,7 +107,7 @@ def _joins(c: Context, x: Tensor, shape: Shape, param) -> bool:
 
 def _prelu(c: Context) -> List[Tensor]:
     param, x = c.layer.prelu_param, c.x
-    shape = () if param.channel_shared else (x.shape[1],)
+    shape = () if param.channel_shared else (x.shape[c.axis(x, 1)],)
     slope = c.blob(0, shape)
     slope = slope.reshape((1,) if param.channel_shared else shape + (1,) * (len(x.shape) - 2))
     return [c.node("PRelu", [x, c.weight("slope", slope)], x.shape)]

@@ -1,5 +1,6 @@
 """A user's Caffe model: the network in a text file, the weights in a binary one. Nothing in them is run."""
 
+import warnings
 from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
@@ -78,9 +79,13 @@ def weights(path: str) -> Dict[str, List[np.ndarray]]:
     if content.startswith(b"\x89HDF"):
         raise ModelError("%s is an HDF5 file; save the weights as a binary .caffemodel" % path)
     try:
-        net.ParseFromString(content)
-    except DecodeError as e:
-        raise ModelError("%s is no .caffemodel, or it is cut short (%s)" % (path, e)) from e
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # where it stops early; the length tells that too
+            whole = net.ParseFromString(content) == len(content)
+    except DecodeError:
+        whole = False
+    if not whole:
+        raise ModelError("%s is no .caffemodel, or it is cut short or damaged" % path)
     del content
     found: Dict[str, List[np.ndarray]] = {}
     for layer in list(net.layer) + list(net.layers):
@@ -104,7 +109,7 @@ def _array(blob: Any, layer: str, path: str) -> np.ndarray:
     old = (blob.num, blob.channels, blob.height, blob.width) if blob.HasField("num") else ()
     shape = tuple(blob.shape.dim) if blob.HasField("shape") else old
     array = _numbers(blob)
-    if array.size != int(np.prod(shape)):
+    if min(shape, default=0) < 0 or array.size != int(np.prod(shape)):
         words = (path, layer, array.size, shape)
         raise ModelError("%s: a blob of layer %s holds %d numbers for the shape %s" % words)
     return array.reshape(shape)
@@ -117,6 +122,7 @@ def _numbers(blob: Any) -> np.ndarray:
     they lie in one piece, after a tag of one byte and a length, whose bytes but the last are 128 or more.
     """
     name, kind = ("double_data", "<f8") if blob.double_data else ("data", "<f4")
+    blob.DiscardUnknownFields()
     for field, _ in blob.ListFields():
         if field.name != name:
             blob.ClearField(field.name)
