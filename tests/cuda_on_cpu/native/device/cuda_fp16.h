@@ -1,0 +1,57 @@
+// Half precision: each operation is done in float and rounded, as the hardware's own is.
+#pragma once
+#include <immintrin.h>
+
+#include "cuda.h"
+
+struct __half {
+  unsigned short bits;
+  __half() = default;
+  __half(float value) : bits(_cvtss_sh(value, 0)) {}
+  __half(double value) : __half((float)value) {}
+  __half(int value) : __half((float)value) {}
+  __half(unsigned value) : __half((float)value) {}
+  __half(long long value) : __half((float)value) {}
+  __half(bool value) : __half((float)value) {}
+  operator float() const { return _cvtsh_ss(bits); }
+};
+using half = __half;
+struct alignas(4) __half2 {
+  half x, y;
+};
+using half2 = __half2;
+static inline half2 make_half2(half a, half b) { return {a, b}; }
+
+#define SHIM_HALF_BINARY(OP)                                                             \
+  static inline half operator OP(half a, half b) { return half((float)a OP(float) b); } \
+  static inline half2 operator OP(half2 a, half2 b) { return {a.x OP b.x, a.y OP b.y}; }
+SHIM_HALF_BINARY(+)
+SHIM_HALF_BINARY(-)
+SHIM_HALF_BINARY(*)
+SHIM_HALF_BINARY(/)
+#define SHIM_HALF_COMPARE(OP) \
+  static inline bool operator OP(half a, half b) { return (float)a OP(float) b; }
+SHIM_HALF_COMPARE(<)
+SHIM_HALF_COMPARE(>)
+SHIM_HALF_COMPARE(<=)
+SHIM_HALF_COMPARE(>=)
+SHIM_HALF_COMPARE(==)
+SHIM_HALF_COMPARE(!=)
+static inline half operator-(half a) { return half(-(float)a); }
+static inline half& operator+=(half& a, half b) { return a = a + b; }
+static inline half& operator*=(half& a, half b) { return a = a * b; }
+
+static inline float __half2float(half a) { return a; }
+static inline half __float2half(float a) { return a; }
+static inline half __float2half_rn(float a) { return a; }
+static inline bool __hgt(half a, half b) { return a > b; }
+static inline bool __hlt(half a, half b) { return a < b; }
+static inline half __hadd(half a, half b) { return a + b; }
+static inline half __hmul(half a, half b) { return a * b; }
+static inline half __hfma(half a, half b, half c) { return fmaf(a, b, c); }
+static inline half __habs(half a) { return fabsf(a); }
+static inline half hexp(half a) { return expf(a); }
+static inline half hlog(half a) { return logf(a); }
+static inline half hsqrt(half a) { return sqrtf(a); }
+static inline half hrsqrt(half a) { return rsqrtf(a); }
+static inline half htanh(half a) { return tanhf(a); }

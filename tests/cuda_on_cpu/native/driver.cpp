@@ -1,0 +1,78 @@
+// libcuda: what of the driver TVM's runtime calls. Modules are shared objects; their image is their path.
+#include <dlfcn.h>
+
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+#include "block.h"
+#include "memory.h"
+#include "report.h"
+
+using namespace shim;
+
+namespace {
+enum { SUCCESS = 0, INVALID_VALUE = 1, INVALID_IMAGE = 200, NOT_FOUND = 500, NOT_SUPPORTED = 801 };
+constexpr int MAX_DYNAMIC_SHARED = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+constexpr size_t UNASKED = 48 << 10;   // dynamic shared memory that needs no attribute
+
+struct Function {
+  const Kernel* kernel;
+  size_t allowed;
+};
+// CUlaunchConfig
+struct LaunchConfig {
+  Dim3 grid, block;
+  unsigned shared_bytes;
+  void *stream, *attributes;
+  unsigned attribute_count;
+};
+}  // namespace
+
+#define API extern "C" int
+
+API cuModuleLoadData(void** module, const void* image) {
+  static const char MARK[] = "CUDA-ON-CPU:";
+  const char* text = (const char*)image;
+  if (std::strncmp(text, MARK, sizeof MARK - 1)) return INVALID_IMAGE;
+  *module = dlopen(text + sizeof MARK - 1, RTLD_NOW | RTLD_LOCAL);
+  if (!*module) fail("BadLaunch", nullptr, "the compiled kernels can't be loaded: %s", dlerror());
+  return SUCCESS;
+}
+API cuModuleUnload(void*) { return SUCCESS; }
+API cuModuleGetFunction(void** function, void* module, const char* name) {
+  auto* kernel = (const Kernel*)dlsym(module, (std::string("shim_kernel_") + name).c_str());
+  if (!kernel) return NOT_FOUND;
+  *function = new Function{kernel, UNASKED};
+  return SUCCESS;
+}
+API cuFuncSetAttribute(Function* f, int attribute, int value) {
+  if (attribute != MAX_DYNAMIC_SHARED) return SUCCESS;
+  launched = f->kernel;
+  if (value < 0 || (size_t)value > shared_limit())
+    fail("BadLaunch", nullptr, "wants %d bytes of dynamic shared memory; sm_%d has %zu", value, settings.capability,
+         shared_limit());
+  launched = nullptr;
+  f->allowed = value;
+  return SUCCESS;
+}
+API cuLaunchKernelEx(const LaunchConfig* c, Function* f, void** parameters, void**) {
+  launched = f->kernel;
+  if (c->shared_bytes > UNASKED && c->shared_bytes > f->allowed)
+    fail("BadLaunch", nullptr, "wants %u bytes of dynamic shared memory without having asked for more than %zu",
+         c->shared_bytes, f->allowed);
+  launch(*f->kernel, c->grid, c->block, c->shared_bytes, parameters);
+  return SUCCESS;
+}
+API cuDeviceGetName(char* name, int size, int) {
+  std::snprintf(name, size, "CUDA on the CPU");
+  return SUCCESS;
+}
+API cuGetErrorName(int code, const char** name) {
+  static char text[32];
+  std::snprintf(text, sizeof text, "CUDA_ERROR_%d", code);
+  *name = text;
+  return SUCCESS;
+}
+API cuGetErrorString(int code, const char** text) { return cuGetErrorName(code, text); }
+API cuTensorMapEncodeTiled(void*, ...) { return NOT_SUPPORTED; }
