@@ -1,0 +1,134 @@
+"""The compile table: what is read of ptxas' report, and of kernels that nvcc compiles where there is one."""
+
+import json
+import shutil
+import sys
+
+import pytest
+
+from benchmarks import cuda_compile
+from benchmarks.cuda_compile import Kernel
+from xframe.errors import Unavailable, XframeError
+
+REPORT = """ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'first_kernel' for 'sm_80'
+ptxas info    : Function properties for first_kernel
+    48 bytes stack frame, 12 bytes spill stores, 16 bytes spill loads
+ptxas info    : Used 255 registers, used 1 barriers, 48 bytes cumulative stack size, 2048 bytes smem, 376 bytes cmem[0]
+ptxas info    : Compiling entry function 'second_kernel' for 'sm_80'
+ptxas info    : Function properties for second_kernel
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 12 registers, used 0 barriers, 364 bytes cmem[0]
+"""
+PLAIN = 'extern "C" __global__ void __launch_bounds__(64) k(float* __restrict__ x) {\n  x[threadIdx.x] = 1.0f;\n}\n'
+
+needs_nvcc = pytest.mark.skipif(not shutil.which("nvcc"), reason="nvcc is not on the PATH")
+
+
+def test_a_report_is_read_kernel_by_kernel():
+    first, second = cuda_compile.parsed(REPORT, {"first_kernel": 256, "second_kernel": 128})
+    assert first == Kernel("first_kernel", "sm_80", 256, 255, 2048, 48, 12, 16)
+    assert second == Kernel("second_kernel", "sm_80", 128, 12, 0, 0, 0, 0)
+    assert (first.spills, second.spills) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("threads", "registers", "shared", "warps"),
+    [
+        (256, 32, 0, 64),  # all of them
+        (256, 255, 0, 8),  # registers: one block
+        (256, 65, 0, 24),  # 72 of them are handed out: three blocks
+        (128, 16, 48 << 10, 12),  # shared memory: three blocks
+        (32, 16, 0, 32),  # blocks
+        (1024, 33, 0, 32),
+    ],
+)
+def test_warps_are_those_that_there_is_room_for(threads, registers, shared, warps):
+    assert Kernel("k", "sm_80", threads, registers, shared, 0, 0, 0).warps == warps
+
+
+@needs_nvcc
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_nvcc_compiles_what_tvm_generates(arch):
+    pytest.importorskip("tvm")
+    from tests.cuda_on_cpu import kernels, shim
+
+    func, target = kernels.matmul(64, 48, 64), shim.target(arch)
+    text, illegal = cuda_compile.generated(lambda: shim.compiled(shim.as_module(func), target))
+    (kernel,) = cuda_compile.compiled(text, arch)
+    assert (kernel.name, kernel.arch, kernel.threads, kernel.shared) == ("main_kernel", arch, 256, 2048)
+    assert 8 < kernel.registers < 64
+    assert not kernel.spills
+    assert illegal == []
+
+
+@needs_nvcc
+def test_a_spill_is_seen():
+    sums = "\n".join(f"float s{i} = x[{i}] * x[t + {i}];" for i in range(200))
+    uses = " + ".join(f"s{i} * x[t * 3 + {i}]" for i in range(200))
+    text = (
+        'extern "C" __global__ void __launch_bounds__(1024) k(float* x) {\n'
+        f"int t = threadIdx.x;\n{sums}\n__syncthreads();\nx[t] = {uses};\n}}\n"
+    )
+    (kernel,) = cuda_compile.compiled(text, "sm_80")
+    assert kernel.spills
+
+
+@needs_nvcc
+def test_what_nvcc_refuses_is_an_error():
+    with pytest.raises(XframeError, match=r"nvcc refuses the kernels for sm_80: .*no_such_type"):
+        cuda_compile.compiled(PLAIN.replace("1.0f", "no_such_type()"), "sm_80")
+
+
+def test_without_nvcc_it_is_unavailable(monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(Unavailable, match="nvcc is not on the PATH"):
+        cuda_compile.compiled(PLAIN, "sm_80")
+
+
+def test_too_much_shared_memory_is_not_legal():
+    pytest.importorskip("tvm")
+    from tests.cuda_on_cpu import kernels, shim
+
+    func = kernels.staged(20000, scope="shared")
+    _, illegal = cuda_compile.generated(lambda: shim.compiled(shim.as_module(func), shim.target()))
+    assert illegal == ["main"]
+
+
+@pytest.fixture
+def printed(monkeypatch, capsys):
+    """Exit code and output for kernels of which one may spill, or be illegal."""
+
+    def run(*options, **changes):
+        row = {"model": "m", "batch": 1, "lowering": "gemm", "name": "k", "arch": "sm_80", "threads": 64}
+        row |= {
+            "registers": 20,
+            "shared": 0,
+            "stack": 0,
+            "spill_stores": 0,
+            "spill_loads": 0,
+            "warps": 64,
+            "legal": True,
+        }
+        monkeypatch.setattr(cuda_compile, "kernels", lambda *_: [row, row | changes])
+        monkeypatch.setattr(sys, "argv", ["cuda_compile.py", "--lowering", "gemm", "--arch", "sm_80", *options])
+        return cuda_compile.main(), capsys.readouterr().out.splitlines()
+
+    return run
+
+
+def test_rows_and_exit_code(printed):
+    code, lines = printed()
+    assert code == 0
+    assert len(lines) == 2
+    assert lines[0].endswith("64 warps")
+    code, lines = printed(spill_stores=8)
+    assert code == 1
+    assert lines[1].endswith("spills 8 + 0 bytes")
+    code, lines = printed("--json", legal=False)
+    assert code == 1
+    assert json.loads(lines[1])["legal"] is False
+    code, lines = printed("--markdown", spill_loads=4)
+    assert code == 1
+    assert lines[0].startswith("| network | lowering | for | kernel |")
+    assert lines[3] == "| m, batch 1 | gemm | sm_80 | k | 64 | 20 | 0 | 0 | 4 | 64 | yes |"
