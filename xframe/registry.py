@@ -110,7 +110,7 @@ FRAMEWORKS: Dict[str, Row] = {
     "theano": Row("xframe.frameworks.theano:Theano", ("theano",), "", opt_in=True, environment="theano"),
 }
 
-#: Of ONNX Runtime; the last five are those of its CUDA provider, ``nchwc`` is one of the CPU's.
+#: Of ONNX Runtime; the last seven are those of its CUDA provider, ``nchwc`` is one of the CPU's.
 _ORT = (
     Switch("graph_optimization_level", ("all", "disabled", "basic", "extended")),
     Switch("cpu_mem_arena", ("on", "off")),
@@ -124,6 +124,8 @@ _ORT = (
     Switch("use_tf32", ("off", "on")),
     Switch("cudnn_conv_use_max_workspace", ("on", "off")),
     Switch("enable_cuda_graph", ("off", "on")),
+    Switch("fuse_conv_bias", ("off", "on")),
+    Switch("gpu_mem_limit", ("none", "1GiB", "4GiB", "16GiB")),
 )
 #: The forward algorithms of cuDNN. Its direct one is declared and never there; ``gemm`` writes the column matrix.
 _CUDNN_ALGORITHMS = (

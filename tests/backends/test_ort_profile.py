@@ -6,9 +6,10 @@ import pytest
 from onnx import helper
 
 from xframe import artifact
+from xframe.backends import ort_profile
 from xframe.backends.nodes import Nodes
 from xframe.backends.ort_profile import Join, Pass, algorithm, read
-from xframe.errors import XframeError
+from xframe.errors import NotHonoured, XframeError
 from xframe.types import Artifact, ConvSite
 
 SITE = ConvSite(1, 3, (8, 8), 16, (3, 3))
@@ -134,6 +135,24 @@ def test_kernels_of_a_gpu_belong_to_the_node_before_them():
         ("add_bias", SITE, "add_bias", "conv"),
     ]
     assert ("c_kernel_time", "dispatch") in [(s.name, s.kind) for s in profile.host]
+
+
+def test_a_node_that_ran_on_the_cpu_is_not_what_was_asked_for():
+    gpu = {"provider": "CUDAExecutionProvider"}
+    ort_profile._on_the_gpu(three_runs(node("c", 1010, 5, **gpu))[4:], "cuda")
+    with pytest.raises(
+        NotHonoured, match=r"cuda:1 was asked for .* nodes of the graph: odd \(Tan\) by CPUExecutionProvider$"
+    ):
+        ort_profile._on_the_gpu(
+            [node("c", 1010, 5, **gpu), node("odd", 1020, 5, "Tan"), node("odd", 1030, 5, "Tan")], "cuda:1"
+        )
+
+
+@pytest.mark.parametrize("weights", [(16, 5, 3, 3), (16, 3, 3, 5)])
+def test_images_may_lie_channels_last(weights):
+    site = ConvSite(1, 5, (8, 8), 16, (3, 3))
+    join = joined([("other", ConvSite(1, 40, (8, 8), 16, (3, 3))), ("c", site)])
+    assert join([node("x", 0, 1, shapes=((1, 8, 8, 5), weights), out=(1, 6, 6, 16))]) == [("c", site, "conv")]
 
 
 def test_a_node_that_runs_others_is_no_kernel():

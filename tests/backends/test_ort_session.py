@@ -163,6 +163,59 @@ def test_options_of_the_cuda_provider(monkeypatch):
     }
 
 
+def test_limits_are_given_only_where_they_are_asked_for():
+    given = ort_session.Settings("m.onnx", 1, "cuda:1", switches={"gpu_mem_limit": "4GiB", "fuse_conv_bias": "on"})
+    options = given._provider_options(1)
+    assert (options["gpu_mem_limit"], options["fuse_conv_bias"], options["device_id"]) == (str(4 << 30), "1", "1")
+    assert not {"gpu_mem_limit", "fuse_conv_bias"} & set(ort_session.Settings("m", 1, "cuda")._provider_options(0))
+
+
+def test_a_session_on_a_gpu_runs_no_node_on_the_cpu(monkeypatch):
+    asked = []
+
+    def session(path, settings, providers, disabled_optimizers):
+        asked.append(settings.get_session_config_entry("session.disable_cpu_ep_fallback"))
+        raise RuntimeError(
+            "[ONNXRuntimeError] : 1 : FAIL : This session contains graph nodes that are assigned to the default CPU EP,"
+            " but fallback to CPU EP has been explicitly disabled by the user."
+        )
+
+    monkeypatch.setattr(ort_session, "provider_of", lambda device: (ort_session.PROVIDERS["cuda"], 0))
+    monkeypatch.setattr(ort_session.ort, "preload_dlls", lambda: None)
+    monkeypatch.setattr(ort_session.ort, "InferenceSession", session)
+    with pytest.raises(NotHonoured, match="cuda was asked for and ONNX Runtime would run nodes on the CPU"):
+        ort_session.Settings("m.onnx", 1, "cuda").open()
+    assert asked == ["1"]
+    assert "session.disable_cpu_ep_fallback" not in ort_session.Settings("m.onnx", 1, "cpu")._entries()
+
+
+@pytest.mark.parametrize(("device", "placed"), [("cuda", 1), ("cpu", 3)])
+def test_inputs_stay_where_a_captured_graph_reads_them(model, monkeypatch, device, placed):
+    """On a CPU a value is the array's own memory, and is bound anew."""
+    values, bound = [], []
+
+    class Value:
+        def __init__(self, array):
+            self.seen = [array.copy()]
+            values.append(self)
+
+        def update_inplace(self, array):
+            self.seen.append(array.copy())
+
+    binding = SimpleNamespace(
+        bind_ortvalue_input=lambda name, value: bound.append((name, value)), synchronize_inputs=lambda: None
+    )
+    session = SimpleNamespace(io_binding=lambda: binding, get_outputs=lambda: [])
+    monkeypatch.setattr(
+        ort_session.ort, "OrtValue", SimpleNamespace(ortvalue_from_numpy=lambda array, *device: Value(array))
+    )
+    made = ort_session.Bound(session, device, 0)
+    for number in range(3):
+        made.bind(model, [np.full((1, 16, 9, 9), number, np.float32)])
+    assert len(values) == len(bound) == placed
+    assert [a[0, 0, 0, 0] for v in values for a in v.seen] == [0, 1, 2]
+
+
 def test_cuda_without_it_is_unavailable(model, monkeypatch):
     monkeypatch.setattr(ort_session.ort, "get_available_providers", lambda: ["CPUExecutionProvider"])
     with pytest.raises(Unavailable, match="built without CUDA"):

@@ -19,7 +19,10 @@ PATTERNS: tuple[tuple[str, str, str], ...] = (
     (r"wino", "winograd", "every library calls it so: jit_wino, wino:acl, cuDNN's winograd kernels, F(4,3)"),
     (r"fft|cgemm|cf32", "fft", "transforms, or the products of complex numbers between them (cuDNN's names)"),
     (r"indirect[_ ]?(gemm|conv)", "direct", "pixels are read through a table of pointers, no matrix is written"),
-    (r"implicit|xmma_fprop|cutlass\w*fprop", "direct", "cuDNN's implicit GEMM never forms the column matrix"),
+    (
+        r"implicit|xmma_fprop|cutlass\w*fprop|scudnn|precomputed_convolve", "direct",
+        "cuDNN's implicit GEMM never forms the column matrix: volta_scudnn_128x64_relu_interior_nn_v1, too",
+    ),
     (r"brg_?conv|brgemm", "direct", "oneDNN: batch-reduced products of blocks of the image itself"),
     (r"im2col|explicit", "gemm", "the column matrix is in the name; cuDNN's explicit GEMM writes it"),
     (r"spatialconv|eigen", "gemm", "Eigen packs patches into panels, which it contracts: im2col panel by panel"),
@@ -44,7 +47,7 @@ def used(kernels: Sequence[Kernel], seconds: Sequence[float], plan: Plan | None 
 
     Where the kernels of a site differ in it, the one that most of their ``seconds`` went to.
     """
-    planned = dict(plan.lowerings) if plan else {}
+    planned = {site: lowering(name) for site, name in plan.lowerings} if plan else {}
     spent: dict[ConvSite, Counter[str]] = {}
     for kernel, taken in zip(kernels, seconds, strict=True):
         if kernel.site is not None:

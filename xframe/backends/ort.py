@@ -65,6 +65,7 @@ class OrtExecutable:
             "spinning": taken.get_session_config_entry("session.intra_op.allow_spinning"),
             "denormal_as_zero": taken.get_session_config_entry("session.set_denormal_as_zero"),
             "nchwc": settings.on("nchwc"),
+            "cpu_fallback": "refused" if settings.device != "cpu" else None,
             "io_binding": True,
         }
 

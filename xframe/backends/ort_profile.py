@@ -21,7 +21,7 @@ import numpy as np
 from xframe.backends import kinds, profiler_cost
 from xframe.backends.nodes import Nodes
 from xframe.backends.ort_session import Settings
-from xframe.errors import XframeError
+from xframe.errors import NotHonoured, XframeError
 from xframe.types import Artifact, ConvSite, Kernel, Profile, Span
 
 #: The CPU kernels pad channels up to a multiple of their vector block.
@@ -37,6 +37,7 @@ _BLOCKED = re.compile(r"_nchwc(_token_\d+)?$")
 #: a convolution.
 _MADE = re.compile(r"^fused |(_nchwc)?(_token_\d+)?$"), re.compile(r"_(bn|mul)_nchwc(_token_\d+)?$")
 _KERNEL = "_kernel_time"
+CUDA = "CUDAExecutionProvider"
 _MICRO = 1e-6
 _MACHINE = platform.machine()
 
@@ -57,6 +58,8 @@ def profiles(settings: Settings, artifact: Artifact, feeds: Sequence[np.ndarray]
     ------
     XframeError
         The profile tells no kernels: this build has none of CUDA's.
+    NotHonoured
+        A GPU was asked for, and a node ran on the CPU.
     """
     with tempfile.TemporaryDirectory(prefix="xframe-ort-") as folder:
         bound = settings.open(str(Path(folder) / "profile"))
@@ -72,11 +75,24 @@ def profiles(settings: Settings, artifact: Artifact, feeds: Sequence[np.ndarray]
             bound.sync()
             taken.append(Pass((began - start) * 1e-9, time.perf_counter() - before))
         events = json.loads(Path(bound.session.end_profiling()).read_text(encoding="utf-8"))
+    if settings.device != "cpu":
+        _on_the_gpu(events, settings.device)
     found = read(events, taken, Join(artifact, Nodes.read(artifact.path)))
     if not all(p.kernels for p in found):
         raise XframeError(f"this build of ONNX Runtime tells no times of kernels on {settings.device}")
     each = _seconds_per_node(settings)
     return [replace(p, cost=each * len(p.kernels)) for p in found]
+
+
+def _on_the_gpu(events: Sequence[Event], device: str) -> None:
+    """Raises NotHonoured with the names of nodes that another provider than CUDA's ran."""
+    nodes = [e for e in events if e["cat"] == "Node" and e["name"].endswith(_KERNEL) and "provider" in e["args"]]
+    strays = [e for e in nodes if e["args"]["provider"] != CUDA and e["args"]["op_name"] not in _PARENTS]
+    if strays:
+        names = ", ".join(
+            dict.fromkeys(f"{_node(e)} ({e['args']['op_name']}) by {e['args']['provider']}" for e in strays)
+        )
+        raise NotHonoured(f"{device} was asked for and other providers ran nodes of the graph: {names}")
 
 
 def _seconds_per_node(settings: Settings) -> float:
@@ -172,7 +188,7 @@ def _profile(events: Sequence[Event], run: Event, one: Pass, join: Join) -> Prof
     for e in inside:
         if id(e) in owners:
             owner = e
-            if e["args"].get("provider") != "CUDAExecutionProvider":
+            if e["args"].get("provider") != CUDA:
                 kernels.append(_kernel(e, e, owners[id(e)], seconds(e)))
             else:
                 spans.append(Span(e["name"], *seconds(e), "dispatch"))
@@ -221,11 +237,21 @@ def algorithm(node: str, site: ConvSite, machine: str = _MACHINE) -> str:
 
 
 def _fits(args: Event, site: ConvSite) -> bool:
-    """Whether a profiled node has the shapes of ``site``; its channels may have been padded to the block."""
+    """Whether a profiled node has the shapes of ``site``, its images in NCHW or, with ``prefer_nhwc``, in NHWC; its
+    channels may have been padded to the block."""
     inputs, outputs = ([next(iter(t.values())) for t in args[k]] for k in ("input_type_shape", "output_type_shape"))
     if len(inputs) < 2 or not outputs or any(len(s) != 4 for s in (*inputs[:2], outputs[0])):
         return False
-    (n, _, *in_hw), (out, per_group, *kernel), (_, _, *out_hw) = inputs[0], inputs[1], outputs[0]
+    x, w, y = inputs[0], inputs[1], outputs[0]
+    return any(_same(a, b, c, site) for a, c in ((x, y), (_nchw(x), _nchw(y))) for b in (w, _nchw(w)))
+
+
+def _nchw(shape: Sequence[int]) -> list[int]:
+    return [shape[0], shape[3], *shape[1:3]]
+
+
+def _same(x: Sequence[int], w: Sequence[int], y: Sequence[int], site: ConvSite) -> bool:
+    (n, _, *in_hw), (out, per_group, *kernel), (_, _, *out_hw) = x, w, y
 
     def padded(actual: int, wanted: int) -> bool:
         return wanted <= actual < wanted + _BLOCK

@@ -20,15 +20,21 @@ LEVELS = dict(
     auto="ORT_ENABLE_ALL",
 )
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
-#: Switch -> option of the CUDA provider and its values. TF32 would round the products to 10 bits; the exhaustive search
-#: is what a user gets by default, made explicit.
-CUDA = {
+#: Switch -> option of the CUDA provider and its values, None for its own default. TF32 would round the products to 10
+#: bits; the exhaustive search is what a user gets by default, made explicit.
+CUDA: dict[str, dict[str, str | None]] = {
     "cudnn_conv_algo_search": {v.lower(): v for v in ("EXHAUSTIVE", "HEURISTIC", "DEFAULT")},
     "prefer_nhwc": {"off": "0", "on": "1"},
     "use_tf32": {"off": "0", "on": "1"},
     "cudnn_conv_use_max_workspace": {"on": "1", "off": "0"},
     "enable_cuda_graph": {"off": "0", "on": "1"},
+    "fuse_conv_bias": {"off": None, "on": "1"},
+    "gpu_mem_limit": {"none": None, "1GiB": str(1 << 30), "4GiB": str(4 << 30), "16GiB": str(16 << 30)},
 }
+#: What a session says that would run a node elsewhere than on the GPU.
+_ELSEWHERE = "assigned to the default CPU EP"
+#: And when its Python side, after a provider that did not load, tries again with the CPU's.
+_RETRIED = "explicitly added the CPU EP"
 #: Switches of the CPU provider alone.
 CPU = ("nchwc",)
 
@@ -77,16 +83,15 @@ class Settings:
         Unavailable
             The build has no CUDA, or there is no driver or no such GPU.
         NotHonoured
-            The session has other settings, or another provider, than it was given.
+            The session has other settings, or another provider, than it was given, or would run a node on the CPU that
+            was to run on a GPU.
         XframeError
             The model can't be loaded.
         """
         provider, index = provider_of(self.device)
-        options = {k: v[self.switches.get(k, _default(k))] for k, v in CUDA.items()} if provider != _cpu() else {}
-        if options:
-            options["device_id"] = str(index)
-            if hasattr(ort, "preload_dlls"):
-                ort.preload_dlls()
+        options = self._provider_options(index) if provider != _cpu() else {}
+        if options and hasattr(ort, "preload_dlls"):
+            ort.preload_dlls()
         settings = self._options(profile)
         disabled = [] if self.on("nchwc") else ["NchwcTransformer"]
         try:
@@ -96,19 +101,34 @@ class Settings:
         except Exception as e:  # its classes derive from Exception or RuntimeError, depending on the cause
             words = " ".join(str(e).split())
             words = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", words)[:300]
+            if _ELSEWHERE in words:
+                raise NotHonoured(
+                    f"{self.device} was asked for and ONNX Runtime would run nodes on the CPU, for which its CUDA"
+                    f" provider has no kernel: {words}"
+                ) from e
+            if _RETRIED in words:
+                raise self._fell_back(_cpu()) from e
             error = Unsupported if re.search(r"NOT_IMPLEMENTED|not a registered|Unrecognized", str(e)) else XframeError
             where = self.path if isinstance(self.path, str) else "a model in memory"
             raise error(f"ONNX Runtime can't load {where}: {words}") from e
         if session.get_providers()[0] != provider:
-            raise NotHonoured(
-                f"{self.device} was asked for and ONNX Runtime fell back to {session.get_providers()[0]}: the CUDA and"
-                " cuDNN libraries it needs do not load here"
-            )
+            raise self._fell_back(session.get_providers()[0])
         self._check(settings, session.get_session_options())
         taken = session.get_provider_options()[provider]
         if wrong := {k: taken.get(k) for k, v in options.items() if taken.get(k) != v}:
             raise NotHonoured(f"ONNX Runtime was given the provider options {options} and has {wrong}")
         return Bound(session, "cpu" if provider == _cpu() else "cuda", index)
+
+    def _fell_back(self, where: str) -> NotHonoured:
+        return NotHonoured(
+            f"{self.device} was asked for and ONNX Runtime fell back to {where}: the CUDA and cuDNN libraries it needs"
+            " do not load here"
+        )
+
+    def _provider_options(self, index: int) -> dict[str, str]:
+        """Those of the CUDA provider; what is not asked for keeps the provider's own default."""
+        chosen = {k: v[self.switches.get(k, _default(k))] for k, v in CUDA.items()}
+        return {**{k: v for k, v in chosen.items() if v is not None}, "device_id": str(index)}
 
     def _options(self, profile: str) -> Any:
         made = ort.SessionOptions()
@@ -128,7 +148,9 @@ class Settings:
 
     def _entries(self) -> dict[str, str]:
         spinning = str(int(self.on("spinning")))
+        whole = {"session.disable_cpu_ep_fallback": "1"} if self.device.startswith("cuda") else {}
         return {
+            **whole,
             "session.intra_op.allow_spinning": spinning,
             "session.inter_op.allow_spinning": spinning,
             "session.set_denormal_as_zero": str(int(self.on("denormal_as_zero", default=False))),
@@ -191,6 +213,7 @@ class Bound:
         self.session = session
         self._device = device, index
         self.arrays: list[np.ndarray] = []
+        self._inputs: dict[str, Any] = {}
         self._binding = session.io_binding()
         self._outputs = []
         for info in session.get_outputs():
@@ -209,7 +232,12 @@ class Bound:
         # On a CPU the value shares the array's memory: keep a copy that no one else writes to.
         self.arrays = [np.array(f, dtype=i.dtype, order="C") for f, i in zip(feeds, artifact.inputs, strict=True)]
         for name, array in zip(names, self.arrays, strict=True):
-            self._binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array, *self._device))
+            known = self._inputs.get(name)
+            if known is not None and self._device[0] == "cuda":
+                known.update_inplace(array)  # a captured graph reads where its first inputs lay
+                continue
+            self._inputs[name] = ort.OrtValue.ortvalue_from_numpy(array, *self._device)
+            self._binding.bind_ortvalue_input(name, self._inputs[name])
         self._binding.synchronize_inputs()
 
     def step(self) -> None:
