@@ -54,6 +54,7 @@ nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t gpu, char* out, unsigned int size) {
 }
 nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t gpu, char* out, unsigned int size) { std::snprintf(out, size, "GPU-%d", number(gpu) + 1); return NVML_SUCCESS; }
 nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t gpu, int* major, int* minor) { CHECK(gpu); *major = 9; *minor = 0; return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetNumGpuCores(nvmlDevice_t gpu, unsigned int* out) { CHECK(gpu); *out = 16896; return NVML_SUCCESS; }
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t gpu, nvmlMemory_t* out) { CHECK(gpu); out->total = 80ull << 30; out->free = out->used = 40ull << 30; return NVML_SUCCESS; }
 nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t gpu, unsigned int* out) { CHECK(gpu); *out = 700000; return NVML_SUCCESS; }
 nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t gpu, unsigned int* out) { CHECK(gpu); *out = 123400; return NVML_SUCCESS; }

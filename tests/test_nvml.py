@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import fake_nvidia
-from xframe import nvml
+from xframe import environment, nvml
 from xframe.errors import Unavailable
 
 
@@ -44,8 +44,8 @@ def driver(library, monkeypatch):
 def test_what_a_gpu_is(driver):
     first, second = nvml.gpus()
     assert first == {
-        "name": "NVIDIA H100", "uuid": "GPU-1", "arch": "sm_90", "memory": 80 << 30, "power_limit_w": 700.0,
-        "max_sm_clock_mhz": 1985, "max_memory_clock_mhz": 2624, "driver": "580.12",
+        "name": "NVIDIA H100", "uuid": "GPU-1", "arch": "sm_90", "cores": 16896, "memory": 80 << 30,
+        "power_limit_w": 700.0, "max_sm_clock_mhz": 1985, "max_memory_clock_mhz": 2624, "driver": "580.12",
     }  # fmt: skip
     assert second["name"] == "NVIDIA H200"
 
@@ -61,6 +61,7 @@ def test_the_gpus_are_those_that_cuda_shows(driver, monkeypatch, visible, names)
 
 def test_how_it_is_now(driver):
     (state,) = islice(nvml.watch(0), 1)
+    assert nvml.states() == [state, state]
     assert state == {
         "power_w": 123.4, "temperature_c": 41, "sm_clock_mhz": 1980, "memory_clock_mhz": 2619, "reasons": ["idle"],
     }  # fmt: skip
@@ -87,6 +88,27 @@ def test_without_a_driver_there_is_no_gpu(driver, monkeypatch):
     with pytest.raises(Unavailable, match="no NVIDIA driver"):
         nvml.gpus()
     assert list(nvml.watch(0)) == []
+
+
+def test_results_have_them_with_a_slug_for_their_schedules(driver):
+    device = environment.gpu_device(1)
+    assert (device.slug, device.kind, device.arch, device.cores, device.index) == (
+        "nvidia-h200",
+        "cuda",
+        "sm_90",
+        16896,
+        1,
+    )
+    facts = environment.capture()["gpus"]
+    assert [f["name"] for f in facts] == ["NVIDIA H100", "NVIDIA H200"]
+    assert facts[0]["now"]["power_w"] == 123.4
+    assert environment.gpu_device(2).slug == "cuda"
+
+
+def test_results_say_that_there_is_none(driver):
+    driver.fake_broken(1)
+    assert environment.capture()["gpus"] is None
+    assert environment.gpu_device(0).name == "CUDA GPU"
 
 
 def test_values_are_those_of_the_header():

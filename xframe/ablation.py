@@ -66,6 +66,8 @@ def ablate(
     """
     progress = on_progress or (lambda line: None)
     asked = replace(request, lowerings=(comparison.AUTO,)).resolved()
+    if len(comparison.devices(asked.device)) > 1:
+        raise UsageError(f"--device {asked.device}: switches are tried on one device at a time, name one of them")
     asked = replace(asked, threads=asked.threads[:1], budget=replace(asked.budget, profile=0))
     for runner in asked.runners:
         if runner != NATIVE and not BACKENDS[runner].switches:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import os
 import re
@@ -12,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from xframe import environment, exports, planning
-from xframe.analysis.labels import PLANNED, title
+from xframe.analysis.labels import PLANNED, algorithms, title
 from xframe.errors import Unavailable, UsageError, XframeError
 from xframe.measure import Budget, Job, measure
 from xframe.oracle import Oracle
@@ -69,6 +70,8 @@ class Request:
         Empty: 1, or the file's own.
     threads
         Empty: all CPUs that this process may use.
+    device
+        ``cpu``, ``cuda``, ``cuda:<number>``, or ``cuda:<number>,<number>``: one after another.
     baseline
         Add each framework's native row where it was not asked for.
     pairs
@@ -107,8 +110,7 @@ class Request:
             raise UsageError(f"--seed {self.seed} makes no sense: it must be at least 0")
         if self.error_budget is not None and not 0 < self.error_budget < math.inf:
             raise UsageError(f"--error-budget {self.error_budget:g} makes no sense: it must be above 0, like 1e-4")
-        if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
-            raise UsageError(f"unknown device {self.device!r}: there are cpu, cuda and cuda:<number>")
+        devices(self.device)
         frameworks = chosen(FRAMEWORKS, self.frameworks, "framework")
         runners = _unique(_runner(r) for r in self.runners)
         if is_file(self.model):
@@ -121,9 +123,16 @@ class Request:
             runners = _unique((NATIVE, *runners))
         lowerings, fallback = self.lowerings, self.fallback
         if lowerings is None:
-            lowerings, fallback = (AUTO, *LOWERINGS), fallback or IMPLIED_FALLBACK
-        elif PLANNED not in runners and set(lowerings) != {AUTO}:
-            raise UsageError(f"--lowering needs --backend {PLANNED}: other runners pick their convolutions themselves")
+            others = (name for runner in runners for name in algorithms(runner))
+            lowerings, fallback = (AUTO, *LOWERINGS, *others), fallback or IMPLIED_FALLBACK
+        lowerings = _unique(_lowering(label) for label in lowerings)
+        astray = [x for x in lowerings if x != AUTO and not any(_takes(r, x) for r in runners)]
+        if astray and self.lowerings is not None:
+            able = " or ".join(r for r in BACKENDS if any(_takes(r, x) for x in astray))
+            raise UsageError(
+                f"--lowering needs --backend {able} for {', '.join(astray)}: other runners have none of that name, or"
+                " pick their convolutions themselves"
+            )
         if PLANNED not in runners and self.error_budget is not None:
             raise UsageError(f"--error-budget needs --backend {PLANNED}: other runners choose without it")
         if PLANNED not in runners and self.target is not None:
@@ -133,8 +142,8 @@ class Request:
             self,
             frameworks=frameworks,
             runners=runners,
-            lowerings=_unique(_lowering(label) for label in lowerings),
-            fallback=fallback and resolve(LOWERINGS, fallback, "lowering"),
+            lowerings=lowerings,
+            fallback=fallback and _lowering(fallback),
             batches=_unique(self.batches),
             threads=_unique(self.threads) or (len(environment.allowed_cpus()),),
         )
@@ -185,16 +194,16 @@ def compare(request: Request, on_progress: Progress | None = None, command: Sequ
     subject = Subject.of(asked.model)
     asked = replace(asked, batches=batches(asked, subject))
     with contextlib.suppress(Unavailable), without_frameworks():  # what is not available, each row says
-        for label in (asked.lowerings or ()) if PLANNED in asked.runners else ():
+        for label in (x for x in asked.lowerings or () if PLANNED in asked.runners and _takes(PLANNED, x)):
             planning.plan(label, (), _device(asked.device), asked.fallback, target=asked.target)
     created, facts = datetime.now().astimezone().isoformat(timespec="seconds"), about(request, asked, subject)
     cases, logs = list(_cases(asked, subject.name)), planning.Schedules(asked.schedules, asked.allow_foreign_log)
     done: dict[Case, Measurement] = {}
     stopped: KeyboardInterrupt | None = None
     try:
-        for batch in asked.batches:
-            group = [c for c in cases if c.batch == batch]
-            for case, measurement in _measured(asked, subject, batch, group, logs, progress):
+        for device, batch in itertools.product(devices(asked.device), asked.batches):
+            group = [c for c in cases if (c.device, c.batch) == (device, batch)]
+            for case, measurement in _measured(replace(asked, device=device), subject, batch, group, logs, progress):
                 done[case] = measurement
     except KeyboardInterrupt as e:
         stopped = e
@@ -224,10 +233,19 @@ def _lowering(label: str) -> str:
     """A lowering's registered name; ``auto``, ``best`` and the path of a plan pass through."""
     if label.lower() in (AUTO, BEST) or label.endswith(".json"):
         return label if label.endswith(".json") else label.lower()
+    if any(label.lower() in algorithms(runner) for runner in BACKENDS) and label.lower() not in LOWERINGS:
+        return label.lower()
     try:
         return resolve(LOWERINGS, label, "lowering")
     except UsageError as e:
         raise UsageError(f"{e} (or {AUTO}, {BEST}, or the path of a plan, which ends in .json)") from None
+
+
+def _takes(runner: str, label: str) -> bool:
+    """Whether a runner has a row for a label of ``--lowering``."""
+    if runner == PLANNED:
+        return label in (AUTO, BEST, *LOWERINGS) or label.endswith(".json")
+    return label == AUTO or label in algorithms(runner)
 
 
 def batches(asked: Request, subject: Subject) -> tuple[int, ...]:
@@ -247,13 +265,26 @@ def batches(asked: Request, subject: Subject) -> tuple[int, ...]:
 def _cases(asked: Request, model: str) -> Iterator[Case]:
     """Every row asked for, in the order of the result; plans have no sites yet, artifacts are to come."""
     budget = asked.error_budget or ERROR_BUDGET
-    for batch in asked.batches:
+    for device, batch in itertools.product(devices(asked.device), asked.batches):
         for threads in asked.threads:
             for framework in asked.frameworks or (None,):
                 for runner in (r for r in asked.runners if asked.pairs is None or (framework, r) in asked.pairs):
-                    for label in (asked.lowerings or ()) if runner == PLANNED else (AUTO,):
+                    told = runner == PLANNED or algorithms(runner)
+                    for label in [x for x in asked.lowerings or () if _takes(runner, x)] if told else (AUTO,):
                         plan = Plan(label, error_budget=budget, target=asked.target if runner == PLANNED else None)
-                        yield Case(model, framework, runner, plan, asked.device, batch, threads)
+                        options = _options(asked, runner, label)
+                        yield Case(model, framework, runner, plan, device, batch, threads, options=options)
+
+
+def _options(asked: Request, runner: str, label: str) -> tuple[tuple[str, str], ...]:
+    """The switch by which a runner with algorithms of its own is told what takes the sites that refuse one.
+
+    ``direct`` is none that it has: where that stands for anything that works, its most general one does.
+    """
+    own = algorithms(runner)
+    if not own or label == AUTO or not asked.fallback:
+        return ()
+    return (("fallback", asked.fallback if asked.fallback in own and asked.fallback != IMPLIED_FALLBACK else own[0]),)
 
 
 def _measured(
@@ -312,6 +343,9 @@ def _ready(
     if isinstance(found, XframeError):
         raise found
     sites = [site for _, site in found.conv_sites]
+    if case.plan.label in algorithms(case.runner):
+        told = tuple((site, case.plan.label) for site in dict.fromkeys(sites))
+        return replace(case, artifact=found, plan=replace(case.plan, lowerings=told))
     plan = planning.plan(case.plan.label, sites, _device(case.device), asked.fallback, asked.error_budget, asked.target)
     return replace(case, artifact=found, plan=logs.tuned(plan, case.threads))
 
@@ -331,8 +365,14 @@ def stages(progress: Progress) -> Callable[[Case, str], None]:
     return on_stage
 
 
+def devices(text: str) -> tuple[str, ...]:
+    """``"cuda:0,1"`` -> ``("cuda:0", "cuda:1")``, measured one after another. Raises UsageError for anything else."""
+    if not re.fullmatch(r"cpu|cuda(:\d+(,\d+)*)?", text):
+        raise UsageError(f"unknown device {text!r}: there are cpu, cuda, cuda:<number> and cuda:<number>,<number>")
+    kind, _, numbers = text.partition(":")
+    return _unique(f"{kind}:{n}" for n in numbers.split(",")) if numbers else (kind,)
+
+
 def _device(name: str) -> Device:
-    """The device to plan for. A GPU is not looked at here: its runtimes say in their rows whether there is one."""
-    if name == "cpu":
-        return environment.cpu_device()
-    return Device("cuda", "cuda", "CUDA GPU", "", 0, int(name.partition(":")[2] or 0))
+    """The device to plan for. Where there is no such GPU, its runtimes say so in their rows."""
+    return environment.cpu_device() if name == "cpu" else environment.gpu_device(int(name.partition(":")[2] or 0))

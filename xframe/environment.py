@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import xframe
+from xframe import nvml
+from xframe.errors import Unavailable
 from xframe.types import Device
 
 #: Distributions whose versions go into every result.
 DISTRIBUTIONS = (
     "numpy", "onnx", "onnxruntime-gpu", "onnxruntime", "torch", "onnxscript", "tensorflow", "tf2onnx", "jax", "jaxlib",
-    "apache-tvm", "apache-tvm-ffi", "openvino",
+    "apache-tvm", "apache-tvm-ffi", "openvino", "nvidia-cudnn-cu13", "nvidia-cublas", "nvidia-cuda-runtime",
 )  # fmt: skip
 _SYS = Path("/sys/devices/system/cpu")
 #: Instruction sets by which a tuned schedule can be told apart, the widest first: (flag in /proc/cpuinfo, slug).
@@ -69,6 +71,35 @@ def cpu_device() -> Device:
     words = re.findall(r"[a-z0-9]+", re.sub(noise, " ", name.lower()))[:4]
     cores = len(allowed_cpus())
     return Device("-".join([*words, arch, f"{cores}c"]), "cpu", name, arch, cores)
+
+
+def gpu_device(index: int) -> Device:
+    """A GPU of this process, with a slug of its name: ``nvidia-h200``. ``cuda``, of no name, where there is none."""
+    with contextlib.suppress(Unavailable):
+        found = nvml.gpus()
+        if index < len(found):
+            name = found[index]["name"] or "cuda"
+            slug = "-".join(re.findall(r"[a-z0-9]+", name.lower()))
+            return Device(slug, "cuda", name, found[index]["arch"] or "", found[index]["cores"] or 0, index)
+    return Device("cuda", "cuda", "CUDA GPU", "", 0, index)
+
+
+def gpus() -> list[dict[str, Any]] | None:
+    """What each GPU of this process is and how it is now (``xframe.nvml``); None where there is no driver."""
+    try:
+        return [{**facts, "now": state} for facts, state in zip(nvml.gpus(), nvml.states(), strict=False)]
+    except Unavailable:
+        return None
+
+
+def gpu_state(device: str) -> dict[str, Any] | None:
+    """How the GPU of ``cuda`` or ``cuda:<number>`` is now (``xframe.nvml``); None where nobody can tell."""
+    return next(nvml.watch(int(device.partition(":")[2] or 0)), None)
+
+
+def throttled(state: dict[str, Any] | None) -> set[str]:
+    """Why a GPU in this state computes slower than it can; empty if it does not."""
+    return set(nvml.THROTTLING.intersection((state or {}).get("reasons") or ()))
 
 
 def available_bytes() -> int | None:
@@ -143,6 +174,7 @@ def capture() -> dict[str, Any]:
         "governor": _read(_SYS / "cpu0/cpufreq/scaling_governor"),
         "turbo_off": _read(_SYS / "intel_pstate/no_turbo"),
         "memory_available": available_bytes(),
+        "gpus": gpus(),
         "load_average": list(os.getloadavg()),
         "hypervisor": "hypervisor" in info.get("flags", "").split(),
         "system": platform.platform(),

@@ -20,7 +20,7 @@ from xframe.analysis.decomposition import Group, explained, groups
 from xframe.analysis.explanation import Explanation
 from xframe.analysis.labels import PLANNED
 from xframe.analysis.passes import Row
-from xframe.comparison import BEST, IMPLIED_FALLBACK, NATIVE, Interrupted, Progress, Request, compare
+from xframe.comparison import BEST, IMPLIED_FALLBACK, NATIVE, Interrupted, Progress, Request, compare, devices
 from xframe.errors import Unavailable, UsageError, XframeError
 from xframe.lowering.variants import refusal
 from xframe.registry import FRAMEWORKS, LOWERINGS, load, resolve
@@ -154,6 +154,8 @@ def completed(request: Request) -> Request:
     UsageError
         The request makes no sense.
     """
+    if len(devices(request.device)) > 1:
+        raise UsageError(f"--device {request.device}: one device is explained at a time, name one of them")
     full = replace(
         request,
         runners=(*request.runners, PLANNED),

@@ -130,6 +130,8 @@ class _Row:
         self.facts["visits"].append(number)
         self.facts["warmups"].append(reply["warmups"])
         self.facts["settled"].append(reply["settled"])
+        if self.job.case.device != "cpu":  # right afterwards: its clocks take a while to fall
+            self.facts.setdefault("gpu", []).append(environment.gpu_state(self.job.case.device))
 
     def verify_again(self) -> None:
         """Check the outputs of the last timed step, and that the other inputs still give theirs."""
@@ -174,6 +176,11 @@ class _Row:
             )
         if (foreign := max(self.facts["foreign_load"], default=0.0)) > FOREIGN:
             self.notes.append(f"other processes used up to {foreign:.1f} CPUs while it was timed: times are too long")
+        slowed = [hit for state in self.facts.get("gpu", ()) if (hit := environment.throttled(state))]
+        if slowed:
+            why = ", ".join(sorted(set().union(*slowed)))
+            visits = f"{len(slowed)} of {len(self.rounds)} visits"
+            self.notes.append(f"the GPU held its clocks down ({why}) after {visits}: times are too long")
         worst = max(self.verdicts, key=lambda v: v.ratio if v.ratio is not None else float("inf"), default=None)
         return Measurement(
             case=self.job.case,

@@ -107,13 +107,17 @@ class Nvml:
         return None if status else handle
 
     def facts(self, gpu: ctypes.c_void_p) -> dict[str, Any]:
-        """What a GPU is. ``arch``: ``sm_90``; memory in bytes, power in W, clocks in MHz; None for what is not told."""
+        """What a GPU is; None for what is not told.
+
+        ``arch``: ``sm_90``; ``cores``: CUDA's; memory in bytes, power in W, clocks in MHz.
+        """
         major, minor = ctypes.c_int(), ctypes.c_int()
         told = not self._library.nvmlDeviceGetCudaComputeCapability(gpu, ctypes.byref(major), ctypes.byref(minor))
         return {
             "name": self._text("nvmlDeviceGetName", gpu),
             "uuid": self._text("nvmlDeviceGetUUID", gpu),
             "arch": f"sm_{major.value}{minor.value}" if told else None,
+            "cores": self._asked("nvmlDeviceGetNumGpuCores", ctypes.c_uint, gpu),
             "memory": self._asked("nvmlDeviceGetMemoryInfo", _Memory, gpu),
             "power_limit_w": _thousandths(self._asked("nvmlDeviceGetEnforcedPowerLimit", ctypes.c_uint, gpu)),
             **{
@@ -157,6 +161,12 @@ def gpus() -> list[dict[str, Any]]:
     with Nvml() as nvml:
         driver = nvml.driver()
         return [{**nvml.facts(gpu), "driver": driver} for gpu in nvml.visible()]
+
+
+def states() -> list[dict[str, Any]]:
+    """How each of them is now: :meth:`Nvml.state`. Raises Unavailable."""
+    with Nvml() as nvml:
+        return [nvml.state(gpu) for gpu in nvml.visible()]
 
 
 def watch(index: int) -> Iterator[dict[str, Any]]:

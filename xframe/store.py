@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from xframe.analysis.labels import planned
 from xframe.errors import XframeError
 from xframe.files import atomic
 from xframe.planning import BEST
@@ -29,8 +30,8 @@ ROW_KEYS = (
 def row(measurement: Measurement) -> dict[str, Any]:
     """The flat row of :data:`ROW_KEYS`: what tables, ``--json`` and comparisons read. Seconds and bytes.
 
-    ``backend`` is ``native`` or a backend's name; ``lowering`` is the plan's label for ``tvm``, ``auto`` for a runner
-    that picks by itself; ``samples`` is a count; ``fallback`` maps site keys to the reason of the refusal;
+    ``backend`` is ``native`` or a backend's name; ``lowering`` is the plan's label, ``auto`` for a runner that picks
+    by itself; ``samples`` is a count; ``fallback`` maps site keys to the reason of the refusal;
     ``schedules`` says of each convolution of a forced plan, once it was compiled, where its schedule is from;
     ``options`` are the switches of the runner that are not at their default.
     """
@@ -42,7 +43,7 @@ def row(measurement: Measurement) -> dict[str, Any]:
             "model": case.model,
             "framework": case.framework,
             "backend": case.runner,
-            "lowering": case.plan.label if case.runner == "tvm" else "auto",
+            "lowering": case.plan.label if planned(case) else "auto",
             "device": case.device,
             "batch": case.batch,
             "threads": case.threads,

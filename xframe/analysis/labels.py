@@ -4,16 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from xframe.registry import BACKENDS
 from xframe.results import LayerWork
 from xframe.types import Case, ConvSite
 
-#: The backend that can be told a lowering. All others pick by themselves, and have one row.
+#: The backend that the lowerings are written for. Another one may have algorithms of its own that it can be told; the
+#: rest pick by themselves, and have one row.
 PLANNED = "tvm"
+
+
+def algorithms(runner: str) -> tuple[str, ...]:
+    """What a runner that is not :data:`PLANNED` can be told to compute convolutions by; empty: it picks by itself."""
+    return BACKENDS[runner].algorithms if runner in BACKENDS and runner != PLANNED else ()
+
+
+def planned(case: Case) -> bool:
+    """Whether the label of a case's plan tells its row from others of the same runner."""
+    return case.runner == PLANNED or bool(algorithms(case.runner))
 
 
 def title(case: Case) -> str:
     """``pytorch tvm winograd, batch 1, threads 2``: a row in words, with its switches that are not at their default."""
-    names = [case.framework or case.model, case.runner, case.plan.label if case.runner == PLANNED else ""]
+    names = [case.framework or case.model, case.runner, case.plan.label if planned(case) else ""]
     names += [f"{name}={value}" for name, value in case.options]
     return f"{' '.join(n for n in names if n)}, batch {case.batch}, threads {case.threads}"
 

@@ -24,7 +24,9 @@ Frameworks = Annotated[
 Backends = Annotated[
     str,
     typer.Option(
-        "--backend", metavar="A,B", help="native, ort, openvino, tvm. Native rows are always in, as the baseline."
+        "--backend",
+        metavar="A,B",
+        help="native, ort, openvino, tvm, cudnn. Native rows are always in, as the baseline.",
     ),
 ]
 Lowerings = Annotated[
@@ -32,8 +34,9 @@ Lowerings = Annotated[
     typer.Option(
         "--lowering",
         metavar="A,B",
-        help="auto, gemm, direct, winograd, fft, best (measures all of those first) or plan.json, for tvm. By default"
-        " auto and every lowering, with --fallback direct.",
+        help="auto, gemm, direct, winograd, fft, best (measures all of those first) or plan.json, for tvm. For cudnn"
+        " auto and its algorithms: those names, implicit_gemm, implicit_precomp_gemm, fft_tiling, winograd_nonfused. By"
+        " default auto and every one, with --fallback direct.",
     ),
 ]
 Fallback = Annotated[str | None, typer.Option(metavar="NAME", help="Lowering where the asked one refuses a site.")]
@@ -59,7 +62,9 @@ AllowForeignLog = Annotated[
     bool,
     typer.Option("--allow-foreign-log", help="Where this machine has no log, use those of others; the rows say so."),
 ]
-Device = Annotated[str, typer.Option(metavar="cpu|cuda[:N]", help="Device to run on.")]
+Device = Annotated[
+    str, typer.Option(metavar="cpu|cuda[:N[,M]]", help="Device to run on; several GPUs one after another.")
+]
 Batches = Annotated[str | None, typer.Option("--batch", metavar="1,16", help="Batch sizes; 1, or the file's own.")]
 Threads = Annotated[str | None, typer.Option("--threads", metavar="2,1", help="Thread counts; all CPUs by default.")]
 Seed = Annotated[int, typer.Option(help="Seed of the inputs.")]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import PurePath
 
+from xframe.analysis.labels import planned
 from xframe.results import Measurement, Run
 from xframe.types import Case, Outcome
 from xframe.worker.timing import quartiles
@@ -84,7 +85,7 @@ def name(case: Case) -> str:
     """``pytorch``, ``jax ort``, ``tvm winograd (pytorch's export)``, ``pytorch, threads 1``: a row within its group."""
     if case.runner == "native":
         text = case.framework or PurePath(case.model).name
-    elif case.plan.lowerings or case.runner == "tvm":
+    elif planned(case):
         text = column(case) + (f" ({case.framework}'s export)" if case.framework else "")
     else:
         text = f"{case.framework} {case.runner}" if case.framework else case.runner
@@ -95,7 +96,7 @@ def column(case: Case) -> str:
     """``pytorch``, ``ort``, ``tvm winograd``: where the rows of all frameworks' exports under one backend are one."""
     if case.runner == "native":
         return case.framework or PurePath(case.model).name
-    return f"{case.runner} {PurePath(case.plan.label).name}" if case.runner == "tvm" else case.runner
+    return f"{case.runner} {PurePath(case.plan.label).name}" if planned(case) else case.runner
 
 
 def options_words(case: Case) -> str:

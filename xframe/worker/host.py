@@ -47,6 +47,8 @@ def worker_environment(
     env.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if device == "cpu":
         env["CUDA_VISIBLE_DEVICES"] = "-1"
+    else:
+        env.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # as the driver counts them when it is asked how they are
     for name, value in (more or {}).items():
         env[name] = (env.get(name, "") + " " + value).strip() if name.endswith("_FLAGS") else value
     root = alone or str(_PACKAGE.parent)
