@@ -48,7 +48,7 @@ class Oracle:
     fallback
         What runs at the sites that a measured lowering refuses.
     budget
-        How long to time; profiled passes are :data:`PASSES`.
+        How long to time: one round, as costs are those of :data:`PASSES` profiled passes.
     schedules
         Where the measured plans, and the best one, take tuned kernels from.
     """
@@ -56,7 +56,7 @@ class Oracle:
     def __init__(self, device: Device, fallback: str, budget: Budget, schedules: Schedules, on_progress: Progress):
         self._device, self._fallback, self._on_progress = device, fallback, on_progress
         self._schedules = schedules
-        self._budget = replace(budget, profile=PASSES)
+        self._budget = replace(budget, rounds=1, profile=PASSES)
         self._known: dict[Path, Costs] = {}
         self._predictions: dict[Case, tuple[Prediction, Costs]] = {}
 

@@ -71,6 +71,13 @@ def test_a_lie_is_in_every_step_and_changes_no_output(lie):
     assert min(taken) > 0
 
 
+def test_a_transpose_is_seen_as_copies_at_its_layer():
+    made = network(pytorch_lies.NeedlessTranspose)
+    (one,) = made.profile(1)
+    honest = {(k.kind, k.layer) for p in network(PyTorch).profile(1) for k in p.kernels}
+    assert {(k.kind, k.layer) for k in one.kernels} - honest == {("copy", "relu1")}
+
+
 @pytest.mark.parametrize("lie", LIES)
 def test_a_lie_is_in_profiled_steps_too_and_they_are_kept_apart(lie, monkeypatch):
     def profile(self, passes):

@@ -91,7 +91,7 @@ class Costs:
                     conversions.setdefault((site, lowering), []).append(spent[site, True])
                 other.append(spent[None, False])
                 passes.append(sum(spent.values()))
-            beyond.append(median(m.samples) - median(passes))
+            beyond.append(median(m.plain or m.samples) - median(passes))
         return Costs(_frozen(kernels), _frozen(conversions), tuple(other), tuple(beyond), failed)
 
     def to_json(self) -> dict[str, Any]:

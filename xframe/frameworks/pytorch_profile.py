@@ -126,6 +126,8 @@ def _span(node: Node) -> Span:
 def _kind(network: _Network, node: Node) -> str:
     if node.kind or any(x.name in _RELAYOUT for x in node.above()):
         return node.kind or "layout"
+    if node.name == "aten::copy_" and not any(pytorch_trace.operator(x.name) for x in node.above()):
+        return "copy"  # the module's own, whatever else it computes
     return KIND[network.ops[node.layer]] if node.layer else _by_name(node.name)
 
 
