@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests import fake_nvidia
 from tests.test_comparison import TINY
 from tests.test_nvml import driver, library  # noqa: F401  # fixtures
 from xframe import ablation, environment, explain, registry, store
@@ -98,6 +99,26 @@ def test_by_default_it_is_forced_to_each_with_a_fallback_that_works(cudnn):
     assert set(told) == {"auto", *OWN}
     assert told.pop("auto") == {}
     assert all(options == {"fallback": "implicit_gemm"} for options in told.values())
+
+
+def test_the_whole_way_of_a_row_on_a_gpu(plugins, monkeypatch, tmp_path):
+    """In its worker, on a stand-in for NVIDIA's libraries, which a loader finds under their names."""
+    plugins(pytorch="Honest")
+    built = fake_nvidia.built("backends/fake_cudnn.cpp", tmp_path)
+    for name in ("libcudart.so.13", "libcublas.so.13", "libcudnn.so.9"):
+        (tmp_path / name).symlink_to(built)  # one file, so one library
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    asked = replace(TINY, runners=("cudnn",), lowerings=("auto", "gemm", "winograd"), device="cuda", baseline=False)
+    free, forced, refused = compare(asked).measurements
+    assert (free.outcome, free.reason, forced.outcome, forced.reason) == ("OK", "", "OK", "")
+    assert free.environment["cudnn"] == "9.27.0"
+    assert [s.selected for s in free.sites] == ["winograd_nonfused", "implicit_precomp_gemm"]
+    assert [s.selected for s in forced.sites] == ["gemm", "gemm"]
+    (profile,) = forced.profiles
+    assert [k.layer for k in profile.kernels if k.kind == "conv"] == [s.name for s in forced.sites]
+    assert refused.outcome == "UNSUPPORTED"
+    assert "refuses winograd at 1 of 2 convolutions" in refused.reason
+    assert "CUDNN_STATUS_NOT_SUPPORTED" in refused.reason
 
 
 def test_a_fallback_of_its_own_is_taken(cudnn):
