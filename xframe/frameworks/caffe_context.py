@@ -3,7 +3,7 @@
 Numpy only: layers are messages of Caffe's own format, of which nothing but the fields is used. Python 3.6 upwards.
 """
 
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 import numpy as np
 
@@ -25,22 +25,27 @@ class Tensor(NamedTuple):
 Operand = Union[Tensor, str]
 
 
+def free(name: str, taken: Set[str]) -> str:
+    """``name``, with a number behind it when it is ``taken``; taken it is afterwards."""
+    found, number = name, 1
+    while found in taken:
+        number += 1
+        found = "%s#%d" % (name, number)
+    taken.add(found)
+    return found
+
+
 class Growing:
     """Nodes and weights so far. Every name is taken once."""
 
     def __init__(self) -> None:
         self.nodes: List[Node] = []
         self.weights: Dict[str, np.ndarray] = {}
-        self._taken: set = set()
+        self._taken: Set[str] = set()
 
     def unique(self, name: str) -> str:
-        """``name``, or with a number behind it when it is taken."""
-        found, number = name, 1
-        while found in self._taken:
-            number += 1
-            found = "%s#%d" % (name, number)
-        self._taken.add(found)
-        return found
+        """``name``, with a number behind it when it is taken."""
+        return free(name, self._taken)
 
     def maker(self, tensor: Tensor) -> Optional[int]:
         """The index of the node that made a tensor; None of an input."""

@@ -79,13 +79,14 @@ def weights(path: str) -> Dict[str, List[np.ndarray]]:
     if content.startswith(b"\x89HDF"):
         raise ModelError("%s is an HDF5 file; save the weights as a binary .caffemodel" % path)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # where it stops early; the length tells that too
-            whole = net.ParseFromString(content) == len(content)
-    except DecodeError:
-        whole = False
-    if not whole:
-        raise ModelError("%s is no .caffemodel, or it is cut short or damaged" % path)
+        with warnings.catch_warnings(record=True) as stopped:  # that it stopped before the end it tells by a warning
+            warnings.simplefilter("always")
+            net.ParseFromString(content)
+        why = str(stopped[0].message) if stopped else ""
+    except DecodeError as e:
+        why = str(e)
+    if why:
+        raise ModelError("%s is no .caffemodel, or it is cut short or damaged (%s)" % (path, why))
     del content
     found: Dict[str, List[np.ndarray]] = {}
     for layer in list(net.layer) + list(net.layers):

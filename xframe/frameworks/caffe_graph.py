@@ -10,7 +10,7 @@ import numpy as np
 
 from xframe.errors import ModelError, Unsupported
 from xframe.frameworks import caffe_channels, caffe_merges, caffe_pointwise, caffe_shaping, caffe_windows
-from xframe.frameworks.caffe_context import Context, Growing, Tensor
+from xframe.frameworks.caffe_context import Context, Growing, Tensor, free
 from xframe.frameworks.caffe_flow import Flow, Step, Value
 from xframe.neutral import Graph, Node
 
@@ -86,8 +86,9 @@ class _Walk:
         for i in range(before, len(self._graph.nodes)):
             node = self._graph.nodes[i]
             if any(t.name in node.outputs for t in made):
-                self._graph.nodes[i] = node._replace(name=_free(layer.name, self._nodes))
-            self._nodes.add(self._graph.nodes[i].name)
+                self._graph.nodes[i] = node._replace(name=free(layer.name, self._nodes))
+            else:
+                self._nodes.add(node.name)
 
     def _computed(self, step: Step, flow: Flow, blobs: Sequence[np.ndarray]) -> List[Tensor]:
         layer, ins = step.layer, [self._known[value] for value in step.bottoms]
@@ -124,22 +125,20 @@ class _Walk:
         inputs = [t for t in self._inputs if any(t.name in node.inputs for node in nodes)]
         if not nodes or not inputs:
             raise ModelError("the network %s has no layer that computes something of an input" % name)
-        final = dict((t.name, t.name) for t in self._inputs)
+        final = {t.name: t.name for t in self._inputs}
         taken = set(weights) | set(final)
         outputs = []
         for value, title in ends:
             tensor = self._known[value]
-            if title in taken:  # the name of an input, say, that is an output too
-                title = _free(title + "/output", taken)
-            taken.add(title)
+            # The name of an input, say, that is written over.
+            title = free(title + "/output" if title in taken else title, taken)
             outputs.append((title, tensor.shape))
             if final.setdefault(tensor.name, title) != title:
                 nodes.append(Node("Identity", title, [tensor.name], [title], {}))
                 final[title] = title
         for old in (o for node in nodes for o in node.outputs):
             if old not in final:
-                final[old] = _free(self._titles.get(old, old), taken)
-                taken.add(final[old])
+                final[old] = free(self._titles.get(old, old), taken)
         renamed = []
         for node in nodes:
             ins, outs = ([final.get(n, n) for n in names] for names in (node.inputs, node.outputs))
@@ -155,14 +154,6 @@ def _refusal(layer: Any) -> str:
     else:
         why = "can't be exported; these can: " + ", ".join(sorted(RULES))
     return "layer %s: the type %s %s" % (layer.name, layer.type, why)
-
-
-def _free(name: str, taken: Any) -> str:
-    found, number = name, 1
-    while found in taken:
-        number += 1
-        found = "%s#%d" % (name, number)
-    return found
 
 
 def _constants(layer: Any) -> List[Tensor]:
