@@ -86,6 +86,11 @@ def compiled(text: str, arch: str) -> list[Kernel]:
     arch : str
         Such as ``sm_80``.
 
+    Returns
+    -------
+    list of Kernel
+        In the order of the text.
+
     Raises
     ------
     Unavailable
@@ -104,7 +109,8 @@ def compiled(text: str, arch: str) -> list[Kernel]:
         done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise XframeError(f"nvcc refuses the kernels for {arch}: {done.stderr.strip()[:2000]}")
-    return parsed(done.stderr, {name: int(bound) for bound, name in _BOUND.findall(text)})
+    threads = {name: int(bound) for bound, name in _BOUND.findall(text)}
+    return sorted(parsed(done.stderr, threads), key=lambda k: list(threads).index(k.name))
 
 
 def parsed(report: str, threads: dict[str, int]) -> list[Kernel]:
@@ -172,7 +178,7 @@ def kernels(model: str, batch: int, lowering: str, arch: str) -> list[rows.Row]:
     spec, gpu = zoo.spec(model), Gpu.named(arch)
     artifact, _, _ = exports.export("pytorch", spec, zoo.weights_file(spec), batch, 1)
     device = Device(arch, "cuda", arch, arch, gpu.multiprocessors)
-    plan = planning.plan(lowering, artifact.conv_sites, device, fallback=FALLBACK)
+    plan = planning.plan(lowering, (site for _, site in artifact.conv_sites), device, fallback=FALLBACK)
     text, illegal = generated(lambda: pipeline.build(onnx.load(artifact.path), plan, gpu).executable)
     labels = {"model": model, "batch": batch, "lowering": lowering}
     return [

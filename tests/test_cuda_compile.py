@@ -75,6 +75,12 @@ def test_a_spill_is_seen():
 
 
 @needs_nvcc
+def test_kernels_are_in_the_order_of_the_text():
+    text = PLAIN + PLAIN.replace(" k(", " j(") + PLAIN.replace(" k(", " l(")
+    assert [k.name for k in cuda_compile.compiled(text, "sm_90")] == ["k", "j", "l"]
+
+
+@needs_nvcc
 def test_what_nvcc_refuses_is_an_error():
     with pytest.raises(XframeError, match=r"nvcc refuses the kernels for sm_80: .*no_such_type"):
         cuda_compile.compiled(PLAIN.replace("1.0f", "no_such_type()"), "sm_80")
