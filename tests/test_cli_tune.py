@@ -174,10 +174,10 @@ def test_too_few_trials_are_refused(tune, convnet):
     assert "--trials 3 is too few for 2 kernels" in err[-1]
 
 
-def test_a_device_without_schedules_is_refused(tune):
+def test_a_device_without_trials_is_refused(tune):
     code, _, err = tune("--device", "cuda")
     assert code == 1
-    assert "schedules for cpu only" in err[-1]
+    assert "trials are timed on cpu only" in err[-1]
 
 
 def test_a_folder_that_can_not_be_written_is_told_before_the_work(tune, tmp_path):

@@ -220,7 +220,7 @@ def read_rate(threads: int, size: int) -> float:
     """Bytes a second in this process. A block that is small is read several times a pass."""
     import tvm
 
-    from xframe.backends.tvm import aligned
+    from xframe.backends.tvm_memory import aligned
     from xframe.lowering import ir
     from xframe.lowering.target import Cpu
 

@@ -10,7 +10,7 @@ from onnx import helper
 from tests.lowering.networks import conv_data, conv_network, network
 from xframe import artifact, planning, registry
 from xframe.environment import cpu_device
-from xframe.errors import NotHonoured, Unavailable, Unsupported, XframeError
+from xframe.errors import NotHonoured, Unavailable, UsageError, XframeError
 from xframe.lowering import pipeline
 from xframe.types import ConvSite, Plan, SiteRecord
 
@@ -171,9 +171,15 @@ def test_a_kernel_that_did_not_run_is_not_honoured(backend, loaded):
         executable.profile(1)
 
 
-def test_only_a_cpu(backend, loaded):
-    with pytest.raises(Unsupported, match="cuda"):
+@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="there is a GPU here")
+def test_without_a_gpu(backend, loaded):
+    with pytest.raises(Unavailable, match=r"device cuda(:0 was asked for| needs an NVIDIA driver)"):
         backend.compile(loaded, Plan(), "cuda:0", 2)
+
+
+def test_no_such_device(backend, loaded):
+    with pytest.raises(UsageError, match="not on 'rocm'"):
+        backend.compile(loaded, Plan(), "rocm", 2)
 
 
 def test_no_linker(backend, loaded, monkeypatch):

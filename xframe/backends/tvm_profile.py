@@ -38,13 +38,18 @@ class Owner(NamedTuple):
 
 
 class Instrument:
-    """The callback; ``seen`` has (name, begins, time in ``perf_counter`` seconds) of each one."""
+    """The callback; ``seen`` has (name, begins, time in ``perf_counter`` seconds) of each one.
 
-    def __init__(self) -> None:
+    ``sync`` waits for a device whose calls return before they are done.
+    """
+
+    def __init__(self, sync: Callable[[], None] | None = None) -> None:
         self.seen: list[tuple[str, bool, float]] = []
         add, clock = self.seen.append, time.perf_counter
 
         def watch(_: Any, name: str, begins: bool, *__: Any) -> None:
+            if sync:
+                sync()
             add((name, begins, clock()))
 
         self.function = tvm_ffi.convert_func(watch)
@@ -65,10 +70,14 @@ class Watched:
 
     A pass is looked at on its own, before any that is profiled, because that takes time: ``shapes`` has its kernels
     with the shapes of their arguments, in the order in which they ran.
+
+    ``sync``: on a device that works on its own each call is waited for, so that a kernel's time has its launch in it.
     """
 
-    def __init__(self, machine: Any, step: Callable[[], None], tensor: Any) -> None:
-        self._machine, self._step = machine, step
+    def __init__(
+        self, machine: Any, step: Callable[[], None], tensor: Any, sync: Callable[[], None] | None = None
+    ) -> None:
+        self._machine, self._step, self._sync = machine, step, sync
         self.shapes: list[tuple[str, Shapes]] = []
         self._callbacks: list[tuple[Any, ...]] = []
 
@@ -90,7 +99,7 @@ class Watched:
 
     def _cost(self) -> float:
         """Seconds of the callbacks of a pass, beyond those of a native function called with the same arguments."""
-        native, instrument = tvm_ffi.get_global_func("ffi.Array"), Instrument()
+        native, instrument = tvm_ffi.get_global_func("ffi.Array"), Instrument(self._sync)
 
         def run(called: Any) -> None:
             for arguments in self._callbacks:
@@ -101,7 +110,7 @@ class Watched:
 
     def _profiled(self, join: Callable[[Sequence[str]], Sequence[Owner]], nodes: "Nodes", cost: float) -> Profile:
         self._step()
-        instrument = Instrument()
+        instrument = Instrument(self._sync)
         start, wall = self._run(instrument.function)
         calls = [(name, begin - start, end - start) for name, begin, end in instrument.calls()]
         ran = [c for c in calls if not c[0].startswith(_BUILTIN)]
@@ -124,6 +133,8 @@ class Watched:
         try:
             start = time.perf_counter()
             self._step()
+            if self._sync:
+                self._sync()
             return start, time.perf_counter() - start
         finally:
             self._machine["set_instrument"](None)

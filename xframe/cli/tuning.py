@@ -78,7 +78,7 @@ def tune(
     """Tune the kernels of forced plans; keep what beats the hand-written schedules in the logs of this device."""
     if device != "cpu":
         raise Unsupported(
-            f"--device {device}: the lowerings have schedules for cpu only, so that nothing else is tuned"
+            f"--device {device} was asked for: trials are timed on cpu only, so that nothing else is tuned"
         )
     for flag, given, known in (("strategy", strategy, STRATEGIES), ("space", space, SPACES)):
         if given not in known:

@@ -3,13 +3,16 @@
 import numpy as np
 
 from xframe.lowering import ir
+from xframe.lowering.cuda import dense as cuda_dense
 from xframe.lowering.ir import T
 from xframe.lowering.stage import Stage, Tile, activate, packed, pad_to
-from xframe.lowering.target import Cpu
+from xframe.lowering.target import Gpu, Target
 
 
-def dense_stages(rows: int, weight: np.ndarray, bias: np.ndarray, relu: float | None, cpu: Cpu) -> list[Stage]:
+def dense_stages(rows: int, weight: np.ndarray, bias: np.ndarray, relu: float | None, cpu: Target) -> list[Stage]:
     """``x @ weight + bias`` for x of (rows, inputs) and weight of (inputs, outputs), float32."""
+    if isinstance(cpu, Gpu):
+        return cuda_dense.dense_stages(rows, weight, bias, relu, cpu)
     inputs, outputs = weight.shape
     shape = Tile.choose(rows, outputs, cpu)
     r, block = shape.rows, shape.columns

@@ -5,14 +5,14 @@ import numpy as np
 from xframe.lowering import ir
 from xframe.lowering.ir import T
 from xframe.lowering.stage import Epilogue, Stage
-from xframe.lowering.target import Cpu
+from xframe.lowering.target import Target
 from xframe.types import ConvSite
 
 #: Neighbouring outputs of a row that share the loads of their weights.
 TOGETHER = 4
 
 
-def depthwise_stage(site: ConvSite, weight: np.ndarray, epilogue: Epilogue, cpu: Cpu) -> Stage:
+def depthwise_stage(site: ConvSite, weight: np.ndarray, epilogue: Epilogue, cpu: Target) -> Stage:
     """Windows are clipped to the image, so that no padded copy of it is made."""
     n, c, (h, w), (oh, ow), (kh, kw) = site.batch, site.in_channels, site.in_hw, site.out_hw, site.kernel
     (sh, sw), (dh, dw), (top, left, _, _) = site.stride, site.dilation, site.pads
@@ -22,8 +22,9 @@ def depthwise_stage(site: ConvSite, weight: np.ndarray, epilogue: Epilogue, cpu:
     def body(x, u, b, *rest):
         *image, y = rest
 
-        def outputs(i, row, column, count, columns=None):
-            """``count`` outputs from ``column`` on; ``columns``: (first, last + 1) tap of a clipped window."""
+        def outputs(i, row, column, count, columns=None, channel=None):
+            """``count`` outputs from ``column`` on; ``columns``: (first, last + 1) tap of a clipped window; of all
+            channels or of one."""
             rows = ir.clip(row * sh - top, kh, dh, 0, h)
 
             def vector(base, width):
@@ -51,8 +52,15 @@ def depthwise_stage(site: ConvSite, weight: np.ndarray, epilogue: Epilogue, cpu:
                         at = [i, row, column + j, base + v]
                         T.buffer_store(y, epilogue(sums[j, v], b[base + v], image, *at), at)
 
-            ir.vectors(c, cpu.lanes, vector)
+            if channel is None:
+                ir.vectors(c, cpu.lanes, vector)
+            else:
+                vector(channel, 1)
 
+        if cpu.kind == "cuda":
+            with ir.units(n, oh, ow, c) as (i, row, column, channel):
+                outputs(i, row, column, 1, ir.clip(column * sw - left, kw, dw, 0, w), channel)
+            return
         with ir.units(n, oh) as (i, row):
             for first, last in ((0, inner), (outer, ow)):
                 if first < last:

@@ -6,12 +6,24 @@ import numpy as np
 from tvm import te
 
 from xframe.lowering import prefetch
+from xframe.lowering.cuda import direct as cuda_direct
+from xframe.lowering.cuda.target import Gpu
 from xframe.lowering.depthwise import depthwise_stage
 from xframe.lowering.knobs import part_sizes
 from xframe.lowering.padding import pad_stage
 from xframe.lowering.pointwise import is_pointwise, pointwise_stage
-from xframe.lowering.stage import Epilogue, Stage, Tile, clear_product, kernel_runs, packed, pad_to, tile_product
-from xframe.lowering.target import Cpu
+from xframe.lowering.stage import (
+    ALTERNATIVES,
+    Epilogue,
+    Stage,
+    Tile,
+    clear_product,
+    kernel_runs,
+    packed,
+    pad_to,
+    tile_product,
+)
+from xframe.lowering.target import Target
 from xframe.lowering.variants import Variant
 from xframe.types import ConvSite, Device, Rounding
 
@@ -23,9 +35,9 @@ class Direct:
     parts: frozenset[str] = frozenset()
 
     def refuses(self, site: ConvSite, device: Device) -> str | None:
-        return None
+        return cuda_direct.refuses(site) if device and device.kind == "cuda" else None
 
-    def define(self, variant: Variant, weight: np.ndarray, epilogue: Epilogue, layout: str, cpu: Cpu):
+    def define(self, variant: Variant, weight: np.ndarray, epilogue: Epilogue, layout: str, cpu: Target):
         """See ``xframe.protocols.Lowering``."""
         site = variant.site
         if site.groups == site.in_channels == site.out_channels:
@@ -41,6 +53,10 @@ class Direct:
         return [Variant(site, Rounding(site.reduction))]
 
 
+def _blocks(site: ConvSite, gpu: Gpu) -> tuple[Tile, ...]:
+    return tuple(Tile(row, columns, gpu.lanes) for row, columns in cuda_direct.tiles(site, gpu)[:ALTERNATIVES])
+
+
 def _extent(outputs: int, stride: int, kernel: int, dilation: int) -> int:
     """Rows (or columns) of the image that ``outputs`` outputs read."""
     return (outputs - 1) * stride + (kernel - 1) * dilation + 1
@@ -50,7 +66,8 @@ def _grouped(site, weight, epilogue, layout, cpu, tile) -> list[Stage]:
     n, g, (oh, ow), (kh, kw) = site.batch, site.groups, site.out_hw, site.kernel
     (sh, sw), (dh, dw) = site.stride, site.dilation
     ic, oc = site.in_channels // g, site.out_channels // g
-    alternatives = Tile.ranked(ow, oc, cpu)
+    on_gpu = cpu.kind == "cuda"
+    alternatives = _blocks(site, cpu) if on_gpu else Tile.ranked(ow, oc, cpu)
     tile = tile or alternatives[0]
     columns, width = pad_to(oc, tile.columns), pad_to(ow, tile.rows)
     rows_in, row_in = _extent(oh, sh, kh, dh), _extent(width, sw, kw, dw)
@@ -58,15 +75,19 @@ def _grouped(site, weight, epilogue, layout, cpu, tile) -> list[Stage]:
         rows_in, row_in = site.in_hw
     pad = pad_stage(site, rows_in, row_in, site.in_channels, layout, cpu)
 
-    taps, run = kernel_runs(site)
+    taps, run = (kw, ic) if on_gpu else kernel_runs(site)
+    line = (row_in, site.in_channels) if on_gpu else (row_in * site.in_channels,)
 
-    x = te.placeholder((n, rows_in, row_in * site.in_channels), name="x")
+    x = te.placeholder((n, rows_in, *line), name="x")
     w = te.placeholder((g, columns // tile.columns, kh, taps, run, tile.columns), name="w")
     b = te.placeholder((g, columns), name="b")
     ry, rx, k = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, taps), "rx"), te.reduce_axis((0, run), "k")
 
     def term(i, q, y, z, o):
-        pixel = x[i, y * sh + ry * dh, (z * sw + rx * dw) * site.in_channels + q * ic + k]
+        if on_gpu:  # a patch of it lies in shared memory
+            pixel = x[i, y * sh + ry * dh, z * sw + rx * dw, q * ic + k]
+        else:
+            pixel = x[i, y * sh + ry * dh, (z * sw + rx * dw) * site.in_channels + q * ic + k]
         return te.sum(pixel * w[q, o // tile.columns, ry, rx, k, o % tile.columns], axis=[ry, rx, k])
 
     acc = te.compute((n, g, oh, width, columns), term, name="product")
@@ -76,7 +97,7 @@ def _grouped(site, weight, epilogue, layout, cpu, tile) -> list[Stage]:
         shape, lambda i, y, z, q, o: epilogue(acc[i, q, y, z, o], b[q, o], image, i, y, z, q, o), name="epilogue"
     )
 
-    def schedule(sch, knobs):
+    def on_cpu(sch, knobs):
         product, last = sch.get_sblock("product"), sch.get_sblock("epilogue")
         around, _, reduction = tile_product(
             sch, product, last, tile, row=3, column=4, order=lambda column, i, q, y: [q, column, i, y]
@@ -93,6 +114,7 @@ def _grouped(site, weight, epilogue, layout, cpu, tile) -> list[Stage]:
         )
         clear_product(sch, knobs, product, reduction)
 
+    schedule = cuda_direct.scheduled(site, tile.rows, tile.columns, cpu) if on_gpu else on_cpu
     weights = packed(weight.reshape(g, oc, ic, kh, kw).transpose(0, 3, 4, 2, 1), columns, tile.columns)
     weights = weights.reshape(g, columns // tile.columns, kh, taps, run, tile.columns)
     biases = np.pad(epilogue.bias.reshape(g, oc), ((0, 0), (0, columns - oc)))

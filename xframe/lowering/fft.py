@@ -14,6 +14,7 @@ import numpy as np
 from tvm import te, tirx
 
 from xframe.lowering import fused, ir, prefetch
+from xframe.lowering.cuda.product import REINDEXED, scheduled
 from xframe.lowering.ir import T
 from xframe.lowering.padding import Window
 from xframe.lowering.space_to_depth import one_tap, unit, unit_weight
@@ -30,7 +31,7 @@ from xframe.lowering.stage import (
     transformed,
 )
 from xframe.lowering.straight_line import product as multiply
-from xframe.lowering.target import Cpu
+from xframe.lowering.target import Gpu, Target
 from xframe.lowering.variants import Variant, transform_flop
 from xframe.types import ConvSite, Device, Rounding
 
@@ -144,13 +145,13 @@ class Fft:
             found.append(Variant(given, rounding, detail, flop, 8 * g.frequencies * c * o, moved, g))
         return found
 
-    def define(self, variant: Variant, weight: np.ndarray, epilogue: Epilogue, layout: str, cpu: Cpu):
+    def define(self, variant: Variant, weight: np.ndarray, epilogue: Epilogue, layout: str, cpu: Target):
         """See ``xframe.protocols.Lowering``."""
         given, g = variant.site, variant.geometry
         site, weight = unit(given), unit_weight(given, weight)
         c, o = pad_to(site.in_channels, cpu.lanes), pad_to(site.out_channels, cpu.lanes)
         points = site.batch * g.tiles[0] * g.tiles[1]
-        tiles = Tile.ranked(points, o, cpu, parts=2)
+        tiles = Tile.ranked(points, o, cpu, parts=2, batch=g.frequencies)
         tile = variant.tile or tiles[0]
         rows, columns = pad_to(points, tile.rows), pad_to(o, tile.columns)
         if g.whole and site == given:  # what lies outside is left out of the transform, not read
@@ -172,7 +173,7 @@ class Fft:
             stages = [
                 image.stage,
                 _input_stage(site, g, image, rows, cpu),
-                replace(_product_stage(g.frequencies, rows, c, o, weights, tile, cpu), tiles=tiles),
+                replace(_product_stage(g.frequencies, points, rows, c, o, weights, tile, cpu), tiles=tiles),
                 _output_stage(site, g, rows, o, epilogue, cpu),
             ]
         return [s for s in stages if s]
@@ -257,21 +258,21 @@ def _input_stage(site, g, image, rows, cpu) -> Stage:
     return Stage("input", ir.kernel({"x": image.shape, "v": shape}, body), (), shape)
 
 
-def _product_stage(frequencies, rows, c, o, weights, tile, cpu) -> Stage:
+def _product_stage(frequencies, points, rows, c, o, weights, tile, cpu) -> Stage:
     """M = V U, complex, for each frequency: (frequency, real or imaginary, tile, output channel)."""
     v = te.placeholder((frequencies, 2, rows * c + SKEW), name="v")
     u = te.placeholder(weights.shape, name="u")
     k, d = te.reduce_axis((0, c), "k"), te.reduce_axis((0, 2), "d")
 
     def term(f, part, p, q):
-        value = v[f, d, p * c + k]
+        value = v[f, d, (te.min(p, points - 1) if isinstance(cpu, Gpu) else p) * c + k]
         value = tirx.if_then_else(part < d, -value, value)
         return te.sum(value * u[f, q // tile.columns, k, (part + d) % 2, q % tile.columns], axis=[k, d])
 
     acc = te.compute((frequencies, 2, rows, weights.shape[1] * tile.columns), term, name="product")
     out = te.compute((frequencies, 2, rows, o), lambda f, part, p, q: acc[f, part, p, q], name="epilogue")
 
-    def schedule(sch, knobs):
+    def on_cpu(sch, knobs):
         product, epilogue = sch.get_sblock("product"), sch.get_sblock("epilogue")
         around, row, reduction = tile_product(sch, product, epilogue, tile, row=2, column=3, unroll=(5, 1))
         tiles = rows // tile.rows
@@ -280,6 +281,7 @@ def _product_stage(frequencies, rows, c, o, weights, tile, cpu) -> Stage:
         reduction = prefetch.mark(sch, knobs, reduction, cpu, block, weights.shape[1], tiles)
         clear_product(sch, knobs, product, reduction)
 
+    schedule = scheduled(cpu, tile, 2, 3, REINDEXED, c, (5, 1)) if isinstance(cpu, Gpu) else on_cpu
     return Stage("product", te.create_prim_func([v, u, out]), (weights,), (frequencies, 2, rows, o), schedule)
 
 

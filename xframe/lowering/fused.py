@@ -14,22 +14,26 @@ from xframe.lowering import ir
 from xframe.lowering.ir import T
 from xframe.lowering.padding import Window
 from xframe.lowering.stage import SKEW, Epilogue, Stage, pad_to
-from xframe.lowering.target import Cpu
+from xframe.lowering.target import Cpu, Gpu, Target
 
 
-def pays(weights: np.ndarray, points: int, channels: int, columns: int, cpu: Cpu) -> bool:
+def pays(weights: np.ndarray, points: int, channels: int, columns: int, cpu: Target) -> bool:
     """Whether ``weights``, of ``channels`` x ``columns`` a frequency, leave a level-2 cache room for spectra, and the
-    spectra of all ``points`` would not stay near otherwise."""
+    spectra of all ``points`` would not stay near otherwise. Never on a GPU, whose blocks share no memory so large."""
+    if isinstance(cpu, Gpu):
+        return False
     spectra = weights.nbytes // (channels * columns) * points * (channels + columns)
     return cpu.stay_near(weights.nbytes) and 4 * spectra > cpu.threads * cpu.cache(2)
 
 
-def in_groups(weights: np.ndarray, points: int, channels: int, columns: int, cpu: Cpu) -> int:
+def in_groups(weights: np.ndarray, points: int, channels: int, columns: int, cpu: Target) -> int:
     """Groups of tiles for all threads together to take through all three steps, one group after the other; 1: no gain.
 
     The ``weights`` pass once a group, and products of groups do not fetch them ahead: seen to pay where the spectra of
     all ``points`` are four times the level-3 cache.
     """
+    if isinstance(cpu, Gpu):
+        return 1
     spectra = weights.nbytes // (channels * columns) * points * (channels + columns)
     if spectra < 4 * cpu.cache(3) or 2 * weights.nbytes > cpu.cache(3):
         return 1

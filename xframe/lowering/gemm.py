@@ -1,14 +1,17 @@
 """im2col + GEMM: the column matrix is written out, then multiplied by the weight matrix."""
 
+import math
+
 import numpy as np
 from tvm import te
 
 from xframe.lowering import prefetch
+from xframe.lowering.cuda.product import COMPUTED, MATRIX, scheduled
 from xframe.lowering.knobs import part_sizes
 from xframe.lowering.padding import pad_stage
 from xframe.lowering.pointwise import is_pointwise, pointwise_stage
 from xframe.lowering.stage import Epilogue, Stage, Tile, clear_product, kernel_runs, packed, pad_to, tile_product
-from xframe.lowering.target import Cpu
+from xframe.lowering.target import Gpu, Target
 from xframe.lowering.variants import Variant
 from xframe.types import ConvSite, Device, Rounding
 
@@ -23,10 +26,16 @@ class Gemm:
         return None
 
     def variants(self, site: ConvSite) -> list[Variant]:
-        """One accumulator an output, over the whole reduction."""
-        return [Variant(site, Rounding(site.reduction), "im2col")]
+        """One accumulator an output, over the whole reduction. On a GPU the column matrix may be made where it is
+        multiplied, a chunk at a time in shared memory: an implicit GEMM."""
+        h, w = site.out_hw
+        moved = 8 * site.batch * h * w * site.groups * site.reduction
+        return [
+            Variant(site, Rounding(site.reduction), "im2col", cache_bytes=moved, geometry=MATRIX),
+            Variant(site, Rounding(site.reduction), "implicit", geometry=COMPUTED, device="cuda"),
+        ]
 
-    def define(self, variant: Variant, weight: np.ndarray, epilogue: Epilogue, layout: str, cpu: Cpu):
+    def define(self, variant: Variant, weight: np.ndarray, epilogue: Epilogue, layout: str, cpu: Target):
         """See ``xframe.protocols.Lowering``."""
         site = variant.site
         if is_pointwise(site) and layout == "NHWC":  # its column matrix is the image
@@ -40,14 +49,10 @@ class Gemm:
         pad = pad_stage(site, height, width, c, layout, cpu)
 
         rows = n * oh * ow
-        alternatives = Tile.ranked(rows, oc, cpu)
+        alternatives = Tile.ranked(rows, oc, cpu, batch=g)
         tile = variant.tile or alternatives[0]
         columns, tiles = pad_to(oc, tile.columns), -(-rows // tile.rows)
         taps, run = kernel_runs(site)
-        bytes_a_tile = tile.rows * kh * kw * ic * 4
-        near = cpu.cache(2) // 2  # bytes of column matrix that a thread makes, and reads back, at a time
-        chunks = pad_to(-(-tiles * bytes_a_tile // near), cpu.threads)
-        by_rows = oc * 4 * kh * kw * ic < bytes_a_tile * tiles or tiles >= 8 * cpu.threads
 
         x = te.placeholder((n, height, width * c), name="x")
         w = te.placeholder((g, columns // tile.columns, kh, taps, run, tile.columns), name="w")
@@ -71,7 +76,12 @@ class Gemm:
             (rows, g, oc), lambda m, q, o: epilogue(acc[q, m, o], b[q, o], image, m, q, o), name="epilogue"
         )
 
-        def schedule(sch, knobs):
+        bytes_a_tile = tile.rows * kh * kw * ic * 4
+        by_rows = oc * 4 * kh * kw * ic < bytes_a_tile * tiles or tiles >= 8 * cpu.threads
+
+        def on_cpu(sch, knobs):
+            near = cpu.cache(2) // 2  # bytes of column matrix that a thread makes, and reads back, at a time
+            chunks = pad_to(-(-tiles * bytes_a_tile // near), cpu.threads)
             product, last = sch.get_sblock("product"), sch.get_sblock("epilogue")
             around, row, reduction = tile_product(
                 sch, product, last, tile, row=1, column=2, order=lambda column, q: [q, column]
@@ -94,6 +104,11 @@ class Gemm:
                 reduction = prefetch.mark(sch, knobs, reduction, cpu, block, columns // tile.columns, tiles)
             clear_product(sch, knobs, product, reduction)
 
+        schedule = on_cpu
+        if isinstance(cpu, Gpu):
+            pixels = math.gcd(c, ic)  # that lie side by side in the image
+            matrix = variant.geometry == MATRIX
+            schedule = scheduled(cpu, tile, 1, 2, variant.geometry, run if matrix else pixels, alone=matrix and pixels)
         weights = packed(weight.reshape(g, oc, ic, kh, kw).transpose(0, 3, 4, 2, 1), columns, tile.columns)
         weights = weights.reshape(g, columns // tile.columns, kh, taps, run, tile.columns)
         biases = np.pad(epilogue.bias.reshape(g, oc), ((0, 0), (0, columns - oc)))

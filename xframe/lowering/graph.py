@@ -15,8 +15,9 @@ from onnx import numpy_helper
 from tvm import relax, tirx
 
 from xframe.errors import Unsupported
+from xframe.lowering.cuda import threads
 from xframe.lowering.stage import Epilogue, Stage
-from xframe.lowering.target import Cpu
+from xframe.lowering.target import Target
 from xframe.lowering.tasks import Task, define
 from xframe.lowering.variants import choose, refusal
 from xframe.types import ConvSite, Plan, SiteRecord
@@ -54,7 +55,7 @@ def dims(x: relax.Expr) -> tuple[int, ...]:
 class Graph:
     """One ONNX graph being turned into a Relax module. ``operators`` is the table of ``xframe.lowering.operators``."""
 
-    def __init__(self, model: onnx.ModelProto, plan: Plan, lowerings: dict[str, Any], cpu: Cpu, operators: dict):
+    def __init__(self, model: onnx.ModelProto, plan: Plan, lowerings: dict[str, Any], cpu: Target, operators: dict):
         self.model, self.plan, self.lowerings, self.cpu, self.operators = model, plan, lowerings, cpu, operators
         self.opset = next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
         self.builder = relax.BlockBuilder()
@@ -168,6 +169,8 @@ class Graph:
         """
         for stage in stages:
             func = prepared(stage, attrs or {})
+            if self.cpu.kind == "cuda":
+                func = threads.bound(func)
             args = [self.reshape(x, dims(func.params[0])), *map(self.constant, stage.constants)]
             for extra in more if stage is stages[-1] else ():
                 args.append(self.reshape(extra, dims(func.params[len(args)])))

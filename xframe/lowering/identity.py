@@ -17,7 +17,7 @@ def identity() -> str:
     digest = hashlib.sha256("\n".join([metadata.version("apache-tvm"), _processor()]).encode())
     package = Path(__file__).parent.parent
     others = [package / "backends" / "tvm.py", package / "equivalence" / "bounds.py"]  # the latter judges variants
-    for source in [*sorted((package / "lowering").glob("*.py")), *others]:
+    for source in [*sorted((package / "lowering").rglob("*.py")), *others]:
         digest.update(source.read_bytes())
     return digest.hexdigest()
 

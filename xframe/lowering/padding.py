@@ -13,7 +13,7 @@ from xframe.lowering import ir, space_to_depth
 from xframe.lowering.ir import T
 from xframe.lowering.space_to_depth import unit
 from xframe.lowering.stage import Stage, pad_to
-from xframe.lowering.target import Cpu
+from xframe.lowering.target import Target
 from xframe.types import ConvSite
 
 
@@ -29,7 +29,7 @@ class Window:
     clip: tuple[int, int, int, int] | None
 
     @staticmethod
-    def of(site: ConvSite, height: int, width: int, layout: str, cpu: Cpu) -> "Window":
+    def of(site: ConvSite, height: int, width: int, layout: str, cpu: Target) -> "Window":
         """The image that the convolution reads at stride 1.
 
         Clipped where it is NHWC, its channels are whole vectors and the stride is 1; copied otherwise.
@@ -54,7 +54,7 @@ class Window:
         return tirx.if_then_else(inside, value, ir.zero())
 
 
-def pad_stage(site: ConvSite, height: int, width: int, channels: int, layout: str, cpu: Cpu) -> Stage | None:
+def pad_stage(site: ConvSite, height: int, width: int, channels: int, layout: str, cpu: Target) -> Stage | None:
     """Copy the image of ``site`` into a (batch, height, width * channels) one that has the site's top and left padding.
 
     What lies outside the image is zero; the image may also be cut off at the bottom and right, where a strided
@@ -65,7 +65,13 @@ def pad_stage(site: ConvSite, height: int, width: int, channels: int, layout: st
         return None
     rows, columns = min(h, height - top), min(w, width - left)
 
-    def body(x, y):
+    def by_value(x, y):
+        with ir.units(n, height, width, channels) as (i, row, col, k):
+            inside = tirx.all(row >= top, row < top + rows, col >= left, col < left + columns, k < c)
+            place = (row - top, (col - left) * c + k) if layout == "NHWC" else (k, row - top, col - left)
+            T.buffer_store(y, tirx.if_then_else(inside, x[(i, *place)], ir.zero()), [i, row, col * channels + k])
+
+    def by_line(x, y):
         def fill(i, row, start, length, value):
             ir.copy(y, lambda k: [i, row, start + k], value, length, cpu.lanes)
 
@@ -92,4 +98,5 @@ def pad_stage(site: ConvSite, height: int, width: int, channels: int, layout: st
 
     shape = (n, height, width * channels)
     source = (n, h, w * c) if layout == "NHWC" else (n, c, h, w)
+    body = by_value if cpu.kind == "cuda" else by_line
     return Stage("pad", ir.kernel({"x": source, "y": shape}, body), (), shape)

@@ -12,16 +12,17 @@ from tvm import relax, s_tir, tirx
 
 from xframe import registry
 from xframe.errors import NotHonoured, Unsupported
+from xframe.lowering.cuda import compiler
 from xframe.lowering.generic import schedule_rest
 from xframe.lowering.graph import LOWERING, ROLE, SITE, SMALL, Graph
 from xframe.lowering.operators import OPERATORS
 from xframe.lowering.patterns import merged
-from xframe.lowering.target import Cpu
+from xframe.lowering.target import Target
 from xframe.lowering.tasks import FIXED, Task
 from xframe.types import Plan, SiteRecord
 
 
-def forced(model: onnx.ModelProto, plan: Plan, cpu: Cpu) -> tuple[tvm.IRModule, list[np.ndarray], list[SiteRecord]]:
+def forced(model: onnx.ModelProto, plan: Plan, cpu: Target) -> tuple[tvm.IRModule, list[np.ndarray], list[SiteRecord]]:
     """The module in which every convolution is lowered as ``plan`` says, with its parameters and site records.
 
     Raises
@@ -37,7 +38,7 @@ def forced(model: onnx.ModelProto, plan: Plan, cpu: Cpu) -> tuple[tvm.IRModule, 
     return mod, parameters, prove(mod, plan, graph.sites)
 
 
-def tasks(model: onnx.ModelProto, plan: Plan, cpu: Cpu) -> list[Task]:
+def tasks(model: onnx.ModelProto, plan: Plan, cpu: Target) -> list[Task]:
     """What can be tuned in ``model`` under ``plan``: each kernel once. Raises Unsupported as :func:`forced` does."""
     graph = _graph(model, plan, cpu)
     graph.lower()
@@ -45,12 +46,12 @@ def tasks(model: onnx.ModelProto, plan: Plan, cpu: Cpu) -> list[Task]:
     return list(named.values())
 
 
-def _graph(model: onnx.ModelProto, plan: Plan, cpu: Cpu) -> Graph:
+def _graph(model: onnx.ModelProto, plan: Plan, cpu: Target) -> Graph:
     lowerings: dict[str, Any] = {n: registry.load(registry.LOWERINGS, n) for n in {n for _, n in plan.lowerings}}
     return Graph(merged(model), plan, lowerings, cpu, OPERATORS)
 
 
-def passes(mod: tvm.IRModule, cpu: Cpu) -> tvm.IRModule:
+def passes(mod: tvm.IRModule, cpu: Target) -> tvm.IRModule:
     """The pass list, for compiling and tuning alike."""
     with cpu.tvm:
         mod = tvm.transform.Sequential(
@@ -109,7 +110,7 @@ def _marks(lowering: str) -> frozenset[str]:
     return registry.load(registry.LOWERINGS, lowering).parts
 
 
-def stock(model: onnx.ModelProto, cpu: Cpu) -> tuple[tvm.IRModule, list[np.ndarray]]:
+def stock(model: onnx.ModelProto, cpu: Target) -> tuple[tvm.IRModule, list[np.ndarray]]:
     """TVM's own frontend and legalisation, with its constants made parameters afterwards.
 
     The constants are folded as TVM's default pipeline folds them; only then are they taken out, so that the code is
@@ -121,8 +122,9 @@ def stock(model: onnx.ModelProto, cpu: Cpu) -> tuple[tvm.IRModule, list[np.ndarr
         The frontend refuses an operator.
     """
     mod = relax.transform.DecomposeOpsForInference()(_imported(model))
+    stock_passes = (relax.backend.cuda if cpu.kind == "cuda" else relax.backend.cpu_generic).legalize_passes
     with cpu.tvm:
-        mod = tvm.transform.Sequential(relax.backend.cpu_generic.legalize_passes(cpu.tvm))(mod)
+        mod = tvm.transform.Sequential(stock_passes(cpu.tvm))(mod)
     main = mod["main"]
     lift = _LiftConstants()
     body = lift.visit_expr(main.body)
@@ -180,10 +182,40 @@ class Built:
     notes: list[str]
 
 
-def build(model: onnx.ModelProto, plan: Plan, cpu: Cpu) -> Built:
+def build(model: onnx.ModelProto, plan: Plan, cpu: Target) -> Built:
     """Compile ``model``: as ``plan`` says, or the way TVM does by itself where the plan is empty."""
     if plan.lowerings:
         mod, parameters, sites = forced(model, plan, cpu)
-        return Built(tvm.compile(mod, target=cpu.tvm), parameters, sites, [])
+        return Built(compiled(mod, cpu), parameters, sites, [])
     mod, parameters = stock(model, cpu)
-    return Built(tvm.compile(mod, target=cpu.tvm), parameters, [], ["TVM's own frontend and untuned default schedules"])
+    return Built(compiled(mod, cpu), parameters, [], ["TVM's own frontend and untuned default schedules"])
+
+
+def compiled(mod: tvm.IRModule, cpu: Target):
+    """The executable of ``mod``. Inside the target, as the compiler of CUDA code asks for the current one."""
+    if cpu.kind == "cpu":
+        return tvm.compile(mod, target=cpu.tvm)
+    with cpu.tvm, compiler.exact():
+        return tvm.compile(mod, target=cpu.tvm, relax_pipeline=_scheduled(cpu))
+
+
+def _scheduled(cpu: Target) -> tvm.transform.Pass:
+    """TVM's pipeline for CUDA without what would fuse kernels anew: parts of the fused would have no threads."""
+
+    @tvm.transform.module_pass(opt_level=0)
+    def run(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
+        views = [
+            relax.transform.LegalizeOps(),
+            relax.transform.RewriteDataflowReshape(),
+            relax.transform.DeadCodeElimination(["main"]),
+        ]
+        lower = [
+            relax.transform.ToNonDataflow(),
+            relax.transform.RemovePurityChecking(),
+            relax.transform.CallTIRRewrite(),
+            *relax.backend.cuda.finalize_passes(cpu.tvm),
+        ]
+        with cpu.tvm:
+            return tvm.transform.Sequential(lower)(schedule_rest(tvm.transform.Sequential(views)(mod), cpu))
+
+    return run

@@ -4,8 +4,9 @@ import numpy as np
 from tvm import te
 
 from xframe.lowering import prefetch
+from xframe.lowering.cuda.product import REINDEXED, scheduled
 from xframe.lowering.stage import Epilogue, Stage, Tile, clear_product, packed, pad_to, shared_rows, tile_product
-from xframe.lowering.target import Cpu
+from xframe.lowering.target import Gpu, Target
 from xframe.types import ConvSite
 
 
@@ -14,14 +15,14 @@ def is_pointwise(site: ConvSite) -> bool:
 
 
 def pointwise_stage(
-    site: ConvSite, weight: np.ndarray, epilogue: Epilogue, cpu: Cpu, tile: Tile | None = None
+    site: ConvSite, weight: np.ndarray, epilogue: Epilogue, cpu: Target, tile: Tile | None = None
 ) -> Stage:
     """Of an NHWC image; ``weight`` is OIHW. Without a ``tile`` the one that should be fastest."""
     rows, c, o = site.batch * site.in_hw[0] * site.in_hw[1], site.in_channels, site.out_channels
     alternatives = Tile.ranked(rows, o, cpu)
     tile = tile or alternatives[0]
     columns, tiles = pad_to(o, tile.columns), -(-rows // tile.rows)
-    blocks, near = columns // tile.columns, cpu.cache(2) // 2
+    blocks = columns // tile.columns
     weights = packed(weight.reshape(1, o, c).transpose(0, 2, 1), columns, tile.columns)[0]
 
     x = te.placeholder((rows, c), name="x")
@@ -36,7 +37,8 @@ def pointwise_stage(
     )
     out = te.compute((rows, o), lambda m, q: epilogue(acc[m, q], b[q], image, m, q), name="epilogue")
 
-    def schedule(sch, knobs):
+    def on_cpu(sch, knobs):
+        near = cpu.cache(2) // 2
         product = sch.get_sblock("product")
         around, row, reduction = tile_product(sch, product, sch.get_sblock("epilogue"), tile, row=0, column=1)
         if 4 * rows * c <= near and blocks >= 2 * cpu.threads:
@@ -47,5 +49,6 @@ def pointwise_stage(
         reduction = prefetch.mark(sch, knobs, reduction, cpu, tile.columns * c, blocks, tiles)
         clear_product(sch, knobs, product, reduction)
 
+    schedule = scheduled(cpu, tile, 0, 1, REINDEXED, c) if isinstance(cpu, Gpu) else on_cpu
     func = te.create_prim_func([x, w, b, *image, out])
     return Stage("product", func, (weights, epilogue.padded(columns)), (rows, o), schedule, alternatives)

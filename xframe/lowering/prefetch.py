@@ -11,7 +11,7 @@ from tvm import s_tir, tirx
 from tvm.tirx import op
 
 from xframe.lowering.knobs import Knobs
-from xframe.lowering.target import Cpu
+from xframe.lowering.target import Target
 
 #: Annotations of the reduction loop of a product: whether it fetches ahead; turns of the outermost loop in a row that
 #: use the same block of weights; values of a block; blocks that the outermost loop passes in a row.
@@ -27,7 +27,9 @@ LINE = 16
 _READ, _LEVEL_2, _DATA = 0, 2, 1
 
 
-def mark(sch, knobs: Knobs, reduction, cpu: Cpu, block: int, row: int, passes: int, again: int = 1, turns_again=None):
+def mark(
+    sch, knobs: Knobs, reduction, cpu: Target, block: int, row: int, passes: int, again: int = 1, turns_again=None
+):
     """Have the loop ``reduction`` fetch ahead: ``passes`` of it over ``block`` weights a turn of the outermost loop.
 
     ``again`` turns of that loop in a row use the same block by hand, ``turns_again`` as the template has it if that is

@@ -11,7 +11,7 @@ from tvm import tirx
 from xframe.lowering import ir
 from xframe.lowering.ir import T
 from xframe.lowering.stage import Stage
-from xframe.lowering.target import Cpu
+from xframe.lowering.target import Target
 from xframe.types import ConvSite
 
 
@@ -41,7 +41,7 @@ def unit_weight(site: ConvSite, weight: np.ndarray) -> np.ndarray:
     return taps.reshape(o, i, th, sh, tw, sw).transpose(0, 3, 5, 1, 2, 4).reshape(o, sh * sw * i, th, tw)
 
 
-def stage(site: ConvSite, height: int, width: int, channels: int, layout: str, cpu: Cpu) -> Stage:
+def stage(site: ConvSite, height: int, width: int, channels: int, layout: str, cpu: Target) -> Stage:
     """The rearranged image, (batch, height, width * channels), of the image of ``site`` with its padding around it.
 
     ``channels`` may be more than there are; those, and what lies outside the image, are zero.
@@ -49,7 +49,14 @@ def stage(site: ConvSite, height: int, width: int, channels: int, layout: str, c
     n, c, (h, w), (top, left, _, _), (sh, sw) = site.batch, site.in_channels, site.in_hw, site.pads, site.stride
     inner = -(-left // sw), max(-(-left // sw), min(width, (w + left) // sw))  # blocks with all columns in the image
 
-    def body(x, y):
+    def by_value(x, y):
+        with ir.units(n, height, width, channels) as (i, row, col, k):
+            source, column, channel = row * sh + k // (sw * c) - top, col * sw + k // c % sw - left, k % c
+            inside = tirx.all(source >= 0, source < h, column >= 0, column < w, k < sh * sw * c)
+            place = (source, column * c + channel) if layout == "NHWC" else (channel, source, column)
+            T.buffer_store(y, tirx.if_then_else(inside, x[(i, *place)], ir.zero()), [i, row, col * channels + k])
+
+    def by_line(x, y):
         def block(line, i, row, down, col, inside):
             """Row ``down`` of the block (row, col), from ``line(k)``, a row of the image channels-last."""
             place, start = col * channels + down * sw * c, col * sw - left
@@ -96,4 +103,5 @@ def stage(site: ConvSite, height: int, width: int, channels: int, layout: str, c
 
     source = (n, h, w * c) if layout == "NHWC" else (n, c, h, w)
     shape = (n, height, width * channels)
+    body = by_value if cpu.kind == "cuda" else by_line
     return Stage("space_to_depth", ir.kernel({"x": source, "y": shape}, body), (), shape)

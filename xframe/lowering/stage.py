@@ -10,7 +10,7 @@ from tvm import s_tir, te, tirx
 
 from xframe.lowering import prefetch
 from xframe.lowering.knobs import Knobs, part_sizes
-from xframe.lowering.target import Cpu
+from xframe.lowering.target import Gpu, Target
 from xframe.types import ConvSite
 
 REDUCTION = 2  # tvm.tirx.IterVar.CommReduce
@@ -98,7 +98,8 @@ class Epilogue:
 
 @dataclass(frozen=True)
 class Tile:
-    """A register tile of ``rows`` x ``vectors`` accumulators (``columns`` floats wide)."""
+    """A tile of ``rows`` x ``vectors`` accumulators (``columns`` floats wide): in the registers of a CPU's thread, or
+    of a block of a GPU's threads, whose lanes are one."""
 
     rows: int
     vectors: int
@@ -109,18 +110,21 @@ class Tile:
         return self.vectors * self.lanes
 
     @staticmethod
-    def choose(rows: int, columns: int, cpu: Cpu, parts: int = 1) -> "Tile":
+    def choose(rows: int, columns: int, cpu: Target, parts: int = 1) -> "Tile":
         """The first of :meth:`ranked`."""
         return Tile.ranked(rows, columns, cpu, parts)[0]
 
     @staticmethod
-    def ranked(rows: int, columns: int, cpu: Cpu, parts: int = 1) -> tuple["Tile", ...]:
-        """Tiles for a ``rows`` x ``columns`` product, :data:`ALTERNATIVES` at most, best use of the machine first.
+    def ranked(rows: int, columns: int, cpu: Target, parts: int = 1, batch: int = 1) -> tuple["Tile", ...]:
+        """Tiles for ``batch`` products of ``rows`` x ``columns``, :data:`ALTERNATIVES` at most, best use of the machine
+        first. On a GPU the tile of a block of threads: see ``Gpu.tiles``.
 
-        They must fit the registers: ``parts * vectors * (rows + 1) + 1``, ``parts`` being 2 for complex products. Of
-        those, the ones with the most useful multiply-adds a cycle, given two FMAs and two loads a cycle and what the
-        last, partly filled tiles waste.
+        On a CPU they must fit the registers: ``parts * vectors * (rows + 1) + 1``, ``parts`` being 2 for complex
+        products. Of those, the ones with the most useful multiply-adds a cycle, given two FMAs and two loads a cycle
+        and what the last, partly filled tiles waste.
         """
+        if isinstance(cpu, Gpu):
+            return tuple(Tile(r, c, cpu.lanes) for r, c in cpu.tiles(rows, columns, parts, batch)[:ALTERNATIVES])
         scores: dict[Tile, float] = {}
         for vectors in range(1, 9):
             for r in range(1, 17):
@@ -170,7 +174,7 @@ def tile_product(sch: s_tir.Schedule, product, epilogue, tile: Tile, row: int, c
     return around, row_tile, reduction[0]
 
 
-def shared_rows(sch: s_tir.Schedule, knobs: Knobs, around: list, row_tile, size: int, tiles: int, cpu: Cpu):
+def shared_rows(sch: s_tir.Schedule, knobs: Knobs, around: list, row_tile, size: int, tiles: int, cpu: Target):
     """Threads share the loops ``around`` and parts of ``size`` of ``tiles`` row tiles; the knob ``rows`` is the size.
 
     The part comes before the last of ``around``, the column tile: the rows of a part stay near while all weights pass.

@@ -3,12 +3,14 @@
 import difflib
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import tvm
 from tvm.target import codegen
 
 from xframe import environment
 from xframe.errors import Unsupported, UsageError
+from xframe.lowering.cuda.target import Gpu
 
 #: Bytes of a data cache, by level, where the machine's can't be read: what most current cores have at least.
 CACHES = {1: 32 << 10, 2: 1 << 20, 3: 16 << 20}
@@ -26,6 +28,7 @@ INSTRUCTIONS = {
 class Cpu:
     """A CPU target. ``text`` is TVM's target in its command-line form; ``threads`` run the parallel loops."""
 
+    kind: ClassVar[str] = "cpu"
     text: str
     threads: int
 
@@ -130,3 +133,7 @@ class Cpu:
         """
         through_caches = 0.5 if self.stay_near(memory_bytes) else 6
         return flop + self.lanes / 16 * (12 * memory_bytes + through_caches * cache_bytes)
+
+
+#: What code is made for.
+Target = Cpu | Gpu

@@ -17,7 +17,7 @@ from tvm import s_tir, tirx
 
 from xframe import registry
 from xframe.lowering.stage import Epilogue, Stage, Tile
-from xframe.lowering.target import Cpu
+from xframe.lowering.target import Target
 from xframe.lowering.variants import Variant
 from xframe.types import ConvSite, Tuned
 
@@ -40,7 +40,7 @@ class Task:
     threads: int
 
     @staticmethod
-    def of(lowering: str, variant: Variant, epilogue: Epilogue, layout: str, cpu: Cpu) -> "Task":
+    def of(lowering: str, variant: Variant, epilogue: Epilogue, layout: str, cpu: Target) -> "Task":
         return Task(lowering, variant, epilogue.residual, epilogue.relu, layout, cpu.threads)
 
     @property
@@ -66,7 +66,7 @@ class Task:
                 return task
         raise ValueError(f"{lowering} has no such variant any more: {name!r}")
 
-    def stages(self, weight: np.ndarray, bias: np.ndarray, cpu: Cpu, tile: Tile | None = None) -> list[Stage]:
+    def stages(self, weight: np.ndarray, bias: np.ndarray, cpu: Target, tile: Tile | None = None) -> list[Stage]:
         """The stages of the site, with the register tile ``tile``, or by hand. ``weight``: OIHW."""
         lowering = registry.load(registry.LOWERINGS, self.lowering)
         epilogue = Epilogue(bias, self.relu, self.residual)
@@ -99,7 +99,7 @@ class Defined:
     schedule: str
 
 
-def define(task: Task, weight: np.ndarray, bias: np.ndarray, cpu: Cpu, tuned: Tuned | None) -> Defined:
+def define(task: Task, weight: np.ndarray, bias: np.ndarray, cpu: Target, tuned: Tuned | None) -> Defined:
     """The stages of ``task``, its template replaced by ``tuned`` if that is a record for it."""
     plain = task.stages(weight, bias, cpu)
     if not any(s.schedule for s in plain):

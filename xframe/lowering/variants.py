@@ -12,7 +12,7 @@ from xframe.types import ConvSite, Device, Rounding
 
 if TYPE_CHECKING:
     from xframe.lowering.stage import Tile
-    from xframe.lowering.target import Cpu
+    from xframe.lowering.target import Target
 
 
 def transform_flop(window: tuple[int, ...]) -> float:
@@ -30,6 +30,8 @@ class Variant:
 
     ``tile``: the register tile of its product (``stage.Tile``); None: the one that should be fastest.
 
+    ``device``: the kind of the only devices that it is for; None: for all.
+
     ``detail`` names it. ``flop`` (transforms as what takes as long), ``memory_bytes`` (constants) and ``cache_bytes``
     (temporaries) are its work, as ``Cpu.cost`` counts it; ``geometry`` is its lowering's own affair.
     """
@@ -42,6 +44,7 @@ class Variant:
     cache_bytes: float = 0.0
     geometry: Any = None
     tile: Tile | None = None
+    device: str | None = None
 
     @property
     def error(self) -> float:
@@ -61,7 +64,7 @@ def refusal(lowering: Lowering, site: ConvSite, device: Device | None, budget: f
     return f"{what} may err by {best.error:.1e} of the output's RMS, and the error budget is {budget:g}"
 
 
-def choose(lowering: Lowering, site: ConvSite, cpu: Cpu, budget: float) -> Variant:
-    """The variant with the least estimated time (``Cpu.cost``) of those within ``budget``; there must be one."""
-    within = [v for v in lowering.variants(site) if v.error <= budget]
+def choose(lowering: Lowering, site: ConvSite, cpu: Target, budget: float) -> Variant:
+    """The variant with the least estimated time (``cost`` of ``cpu``) of those within ``budget``; there must be one."""
+    within = [v for v in lowering.variants(site) if v.error <= budget and v.device in (None, cpu.kind)]
     return min(within, key=lambda v: cpu.cost(v.flop, v.memory_bytes, v.cache_bytes))

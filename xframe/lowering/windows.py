@@ -1,9 +1,11 @@
 """Pooling, concatenation and local response normalisation of NHWC images, straight-line over vectors of channels."""
 
+from tvm import tirx
+
 from xframe.lowering import ir
 from xframe.lowering.ir import T
 from xframe.lowering.stage import Stage
-from xframe.lowering.target import Cpu
+from xframe.lowering.target import Target
 
 LOWEST = -3.4028234663852886e38
 
@@ -17,7 +19,7 @@ def pool_stage(
     pads: tuple[int, int, int, int],
     dilation: tuple[int, int],
     count_pads: bool,
-    cpu: Cpu,
+    cpu: Target,
 ) -> Stage:
     """``kind`` is ``max`` or ``average``. A window is clipped to the image, so padding costs nothing.
 
@@ -46,19 +48,30 @@ def pool_stage(
                     value = value / T.Cast("float32", (rows[1] - rows[0]) * (columns[1] - columns[0]))
                 T.buffer_store(y, value, [i, row, col, base + v])
 
-        with ir.units(n, oh) as (i, row), T.serial(0, ow) as col:
-            ir.vectors(c, cpu.lanes, lambda base, width: output(i, row, col, base, width))
+        if cpu.kind == "cuda":
+            with ir.units(n, oh, ow, c) as (i, row, col, k):
+                output(i, row, col, k, 1)
+        else:
+            with ir.units(n, oh) as (i, row), T.serial(0, ow) as col:
+                ir.vectors(c, cpu.lanes, lambda base, width: output(i, row, col, base, width))
 
     out = (n, oh, ow, c)
     return Stage("pool", ir.kernel({"x": shape, "y": out}, body), (), out)
 
 
-def channels_stage(shape: tuple[int, int, int], channels: list[int], cpu: Cpu) -> Stage:
+def channels_stage(shape: tuple[int, int, int], channels: list[int], cpu: Target) -> Stage:
     """Images of ``shape`` (batch, height, width) as one: their channels one after the other."""
     n, h, w = shape
 
     def body(*buffers):
         *images, y = buffers
+        if cpu.kind == "cuda":
+            start = 0
+            for image, c in zip(images, channels, strict=True):
+                with ir.units(n, h, w, c) as (i, row, col, k):
+                    T.buffer_store(y, image[i, row, col, k], [i, row, col, start + k])
+                start += c
+            return
         with ir.units(n, h) as (i, row), T.serial(0, w) as col:
             start = 0
             for image, c in zip(images, channels, strict=True):
@@ -71,12 +84,24 @@ def channels_stage(shape: tuple[int, int, int], channels: list[int], cpu: Cpu) -
     return Stage("channels", ir.kernel({**args, "y": out}, body), (), out)
 
 
-def lrn_stage(shape: tuple[int, ...], size: int, alpha: float, beta: float, bias: float, cpu: Cpu) -> Stage:
+def lrn_stage(shape: tuple[int, ...], size: int, alpha: float, beta: float, bias: float, cpu: Target) -> Stage:
     """y = x / (bias + alpha/size * sum of x^2 over ``size`` channels) ** beta, the sum centred as ONNX has it."""
     n, h, w, c = shape
     before = (size - 1) // 2
 
-    def body(x, y):
+    def scaled(value, total):
+        return value * _power(T.float32(bias) + T.float32(alpha / size) * total, -beta)
+
+    def by_value(x, y):
+        with ir.units(*shape) as (*place, k):
+            total = ir.zero()
+            for d in range(-before, size - before):
+                inside = tirx.all(k + d >= 0, k + d < c)
+                value = tirx.if_then_else(inside, x[(*place, k + d)], ir.zero())
+                total = total + value * value
+            T.buffer_store(y, scaled(x[(*place, k)], total), [*place, k])
+
+    def by_line(x, y):
         with ir.units(n, h) as (i, row), T.serial(0, w) as col:
             squares = T.alloc_buffer((c + size - 1,), ir.FLOAT, scope="local")
 
@@ -91,11 +116,11 @@ def lrn_stage(shape: tuple[int, ...], size: int, alpha: float, beta: float, bias
                 total = squares[k]
                 for d in range(1, size):
                     total = total + squares[k + d]
-                scale = T.float32(bias) + T.float32(alpha / size) * total
-                return x[i, row, col, k] * _power(scale, -beta)
+                return scaled(x[i, row, col, k], total)
 
             ir.copy(y, lambda k: [i, row, col, k], value, c, cpu.lanes)
 
+    body = by_value if cpu.kind == "cuda" else by_line
     return Stage("lrn", ir.kernel({"x": shape, "y": shape}, body), (), shape)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from tvm import te
 
 from xframe.lowering import fused, ir, prefetch
+from xframe.lowering.cuda.product import REINDEXED, scheduled
 from xframe.lowering.ir import T
 from xframe.lowering.padding import Window
 from xframe.lowering.space_to_depth import one_tap, unit, unit_weight
@@ -30,7 +31,7 @@ from xframe.lowering.stage import (
     transformed,
 )
 from xframe.lowering.straight_line import product as multiply
-from xframe.lowering.target import Cpu
+from xframe.lowering.target import Gpu, Target
 from xframe.lowering.variants import Variant, transform_flop
 from xframe.types import ConvSite, Device, Rounding
 
@@ -138,14 +139,14 @@ class Winograd:
             found.append(Variant(given, rounding, detail, flop, 4 * frequencies * c * o, moved, t))
         return found
 
-    def define(self, variant: Variant, weight: np.ndarray, epilogue: Epilogue, layout: str, cpu: Cpu):
+    def define(self, variant: Variant, weight: np.ndarray, epilogue: Epilogue, layout: str, cpu: Target):
         """See ``xframe.protocols.Lowering``."""
         given, t = variant.site, variant.geometry
         site, weight = unit(given), unit_weight(given, weight)
         c, o = pad_to(site.in_channels, cpu.lanes), pad_to(site.out_channels, cpu.lanes)
         frequencies, points = t.a[0] * t.a[1], site.batch * t.tiles[0] * t.tiles[1]
         height, width = ((n - 1) * m + a for n, m, a in zip(t.tiles, t.m, t.a, strict=True))
-        tiles = Tile.ranked(points, o, cpu)
+        tiles = Tile.ranked(points, o, cpu, batch=frequencies)
         tile = variant.tile or tiles[0]
         rows, columns = pad_to(points, tile.rows), pad_to(o, tile.columns)
 
@@ -162,7 +163,7 @@ class Winograd:
             stages = [
                 window.stage,
                 _input_stage(site, t, window, rows, cpu),
-                replace(_product_stage(frequencies, rows, c, o, weights, tile, cpu), tiles=tiles),
+                replace(_product_stage(frequencies, points, rows, c, o, weights, tile, cpu), tiles=tiles),
                 _output_stage(site, t, rows, o, epilogue, cpu),
             ]
         return [s for s in stages if s]
@@ -197,19 +198,23 @@ def _input_stage(site, t, window, rows, cpu) -> Stage:
     return Stage("input", ir.kernel({"x": window.shape, "v": shape}, body), (), shape)
 
 
-def _product_stage(frequencies, rows, c, o, weights, tile, cpu) -> Stage:
+def _product_stage(frequencies, points, rows, c, o, weights, tile, cpu) -> Stage:
     """M = U V for each frequency: (frequency, tile, output channel)."""
     v = te.placeholder((frequencies, rows * c + SKEW), name="v")
     u = te.placeholder(weights.shape, name="u")
     k = te.reduce_axis((0, c), "k")
+
+    def row(p):  # of those that a last tile has too many, a CPU may read whatever lies there
+        return te.min(p, points - 1) if isinstance(cpu, Gpu) else p
+
     acc = te.compute(
         (frequencies, rows, weights.shape[1] * tile.columns),
-        lambda f, p, q: te.sum(v[f, p * c + k] * u[f, q // tile.columns, k, q % tile.columns], axis=[k]),
+        lambda f, p, q: te.sum(v[f, row(p) * c + k] * u[f, q // tile.columns, k, q % tile.columns], axis=[k]),
         name="product",
     )
     out = te.compute((frequencies, rows, o), lambda f, p, q: acc[f, p, q], name="epilogue")
 
-    def schedule(sch, knobs):
+    def on_cpu(sch, knobs):
         product, epilogue = sch.get_sblock("product"), sch.get_sblock("epilogue")
         around, row, reduction = tile_product(sch, product, epilogue, tile, row=1, column=2)
         tiles = rows // tile.rows
@@ -218,11 +223,15 @@ def _product_stage(frequencies, rows, c, o, weights, tile, cpu) -> Stage:
         reduction = prefetch.mark(sch, knobs, reduction, cpu, block, weights.shape[1], tiles)
         clear_product(sch, knobs, product, reduction)
 
+    schedule = scheduled(cpu, tile, 1, 2, REINDEXED, c) if isinstance(cpu, Gpu) else on_cpu
     return Stage("product", te.create_prim_func([v, u, out]), (weights,), (frequencies, rows, o), schedule)
 
 
-def _transform_output(site, t, m, start, place, epilogue, b, image, y, lanes):
-    """Y = A^T M A of the tile at m[:, start], bias and activation; what a last tile has too much is dropped."""
+def _transform_output(site, t, m, start, place, epilogue, b, image, y, lanes, channel=None):
+    """Y = A^T M A of the tile at m[:, start], bias and activation; what a last tile has too much is dropped.
+
+    Of all channels, ``lanes`` at a time, or of one.
+    """
     (oh, ow), (mh, mw), (fh, fw), (i, ty, tx) = site.out_hw, t.m, t.a, place
     ah, aw = matrices(mh, t.r[0])[0], matrices(mw, t.r[1])[0]
 
@@ -244,7 +253,10 @@ def _transform_output(site, t, m, start, place, epilogue, b, image, y, lanes):
                     value = epilogue(result.buffer[k * mw + j, lane], b[base + lane], image, *at)
                     T.buffer_store(y, value, at)
 
-    ir.vectors(site.out_channels, lanes, transform)
+    if channel is None:
+        ir.vectors(site.out_channels, lanes, transform)
+    else:
+        transform(channel, 1)
 
 
 def _output_stage(site, t, rows, o, epilogue, cpu) -> Stage:
@@ -253,9 +265,10 @@ def _output_stage(site, t, rows, o, epilogue, cpu) -> Stage:
 
     def body(m, b, *rest):
         *image, y = rest
-        with ir.units(site.batch, th, tw) as (i, ty, tx):
+        by_channel = (site.out_channels,) if cpu.kind == "cuda" else ()
+        with ir.units(site.batch, th, tw, *by_channel) as (i, ty, tx, *channel):
             slot = (i * th + ty) * tw + tx
-            _transform_output(site, t, m, slot * o, (i, ty, tx), epilogue, b, image, y, cpu.lanes)
+            _transform_output(site, t, m, slot * o, (i, ty, tx), epilogue, b, image, y, cpu.lanes, *channel)
 
     shape = (site.batch, *site.out_hw, site.out_channels)
     func = ir.kernel({"m": (t.a[0] * t.a[1], rows * o), "b": (o,), **epilogue.image(shape), "y": shape}, body)

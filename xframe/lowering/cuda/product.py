@@ -1,0 +1,173 @@
+"""The schedule of a product on a GPU: a block of threads computes a tile of it, each thread a part of that tile.
+
+Chunks of the reduction pass through shared memory, of which there are two: while one is multiplied, the next comes from
+memory into registers. Neighbouring threads have neighbouring columns, four each, so that they read weights and write
+results side by side; the threads of a warp read the same rows.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+from tvm import s_tir
+
+from xframe.lowering.cuda.target import BLOCK, Gpu
+from xframe.lowering.knobs import Knobs, divisors
+from xframe.lowering.stage import REDUCTION, Tile
+
+#: float32 values of the widest access.
+VECTOR = 4
+#: Steps of the reduction that are in shared memory at a time, by hand and at most.
+DEPTH, DEEPEST = 16, 32
+#: Where the left operand comes from: it is there, as a matrix; or it is made in shared memory, by a block of its own or
+#: out of what the product reads.
+MATRIX, COMPUTED, REINDEXED = "matrix", "computed", "reindexed"
+
+
+def scheduled(
+    gpu: Gpu,
+    tile: Tile,
+    row: int,
+    column: int,
+    left: str,
+    contiguous: int,
+    unroll: Sequence[int] = (),
+    alone: int = 0,
+    after: Callable[[s_tir.Schedule], None] | None = None,
+) -> Callable[[s_tir.Schedule, Knobs], None]:
+    """The schedule of the reduction block ``product`` and of ``epilogue``, its consumer, for a block's ``tile``.
+
+    ``row``, ``column`` and ``unroll`` are positions of loops as in :func:`xframe.lowering.stage.tile_product`. ``left``
+    is one of :data:`MATRIX`, :data:`COMPUTED` (by the block ``column``) and :data:`REINDEXED`; along the last loop of
+    its reduction, ``contiguous`` values of it lie side by side at multiples of as many. ``alone``: the
+    matrix is made by the block ``column``, for which so many values lie side by side where it reads. ``after``
+    schedules what else is in the function.
+
+    Knobs: ``row_threads`` and ``column_threads`` of a block, and ``depth``, the steps of the reduction that are in
+    shared memory at a time.
+    """
+    parts = 2 if unroll else 1
+
+    def schedule(sch: s_tir.Schedule, knobs: Knobs) -> None:
+        product, last = sch.get_sblock("product"), sch.get_sblock("epilogue")
+        if alone:
+            by_value(sch, sch.get_sblock("column"), math.gcd(alone, VECTOR))
+        operand = {
+            MATRIX: lambda: sch.cache_read(product, 0, "shared"),
+            COMPUTED: lambda: sch.get_sblock("column"),
+            REINDEXED: lambda: sch.reindex(product, ("read", 0)),
+        }[left]()
+        if left != MATRIX:
+            sch.set_scope(operand, 0, "shared")
+        weights = sch.cache_read(product, 1, "shared")
+        near = sch.cache_read(product, 0, "local")
+
+        loops = sch.get_loops(product)
+        kinds = [int(v.iter_type) for v in sch.get(product).iter_vars]
+        inner = [loops[i] for i in unroll]
+        outer = [x for i, x in enumerate(loops) if kinds[i] != REDUCTION and i not in (row, column, *unroll)]
+        *turns, deep = [x for i, x in enumerate(loops) if kinds[i] == REDUCTION and i not in unroll]
+        step = math.gcd(contiguous, VECTOR) if parts == 1 else 1
+        extent = int(sch.get(deep).extent)
+        others = math.prod(int(sch.get(x).extent) for x in turns)
+
+        row_tile, rows = sch.split(loops[row], [None, tile.rows])
+        column_tile, columns = sch.split(loops[column], [None, tile.columns])
+        threads = [knobs("row_threads", *_row_threads(tile, parts)), knobs("column_threads", *_column_threads(tile))]
+        y, rows = sch.split(rows, [threads[0], None])
+        x, columns = sch.split(columns, [threads[1], None])
+        wide, lane = sch.split(columns, [None, VECTOR])
+        deep, steps = sch.split(deep, [None, knobs("depth", *_depths(extent, step, tile, parts, gpu))])
+        steps, one = sch.split(steps, [None, step])
+        sch.reorder(*outer, row_tile, column_tile, y, x, *turns, deep, steps, one, rows, *inner, wide, lane)
+        sch.bind(sch.fuse(*outer, row_tile, column_tile), "blockIdx.x")
+        sch.bind(y, "threadIdx.y")
+        sch.bind(x, "threadIdx.x")
+        turn = sch.fuse(*turns, deep)
+
+        sch.set_scope(product, 0, "local")
+        sch.reverse_compute_at(last, x, preserve_unit_loops=True)
+        whole = int(sch.get(last).iter_vars[-1].dom.extent) % tile.columns == 0
+        unrolled(sch, last, x, VECTOR if whole else 1)
+        sch.compute_at(near, steps, preserve_unit_loops=True)
+        unrolled(sch, near, steps, step)
+        fetch(sch, operand, turn, threads, step, apart=parts)
+        fetch(sch, weights, turn, threads, VECTOR)
+        for loop in (one, rows, *inner, wide):
+            sch.unroll(loop)
+        sch.vectorize(lane)
+        unrolled(sch, sch.decompose_reduction(product, turn), x, VECTOR)
+        if others * extent > DEEPEST:
+            in_turns(sch, turn, operand, weights)
+        if after:
+            after(sch)
+
+    return schedule
+
+
+def fetch(sch: s_tir.Schedule, copy, loop, threads: Sequence, vector: int, apart: int = 1) -> None:
+    """Have all ``threads`` of the block bring ``copy`` into shared memory at ``loop``, ``vector`` values at a time.
+
+    ``threads``: extents of threadIdx.y and .x, with that of .z before them if there is one. ``apart`` above 1: values
+    that are neighbours in shared memory are not in memory, those of the loop before the last are.
+    """
+    sch.compute_at(copy, loop, preserve_unit_loops=True)
+    loops = sch.get_loops(copy)[-len(sch.get(copy).iter_vars) :]
+    if apart > 1:
+        loops[-2:] = loops[:-3:-1]
+        sch.reorder(*loops[-2:])
+    _, *along, lane = sch.split(sch.fuse(*loops), [None, *threads, vector])
+    for thread, axis in zip(reversed(along), "xyz", strict=False):
+        sch.bind(thread, f"threadIdx.{axis}")
+    sch.vectorize(lane)
+
+
+def unrolled(sch: s_tir.Schedule, block, loop, vector: int) -> None:
+    """Unroll the loops of ``block`` inside ``loop``, the last one in vectors."""
+    loops = sch.get_loops(block)
+    depth = [sch.get(x) for x in loops].index(sch.get(loop)) + 1
+    *others, last = loops[depth:]
+    again, lane = sch.split(last, [None, vector])
+    for x in (*others, again):
+        sch.unroll(x)
+    sch.vectorize(lane)
+
+
+def by_value(sch: s_tir.Schedule, block, vector: int = 1) -> None:
+    """Make ``block``, each value of it on its own, a kernel: a thread a value, or ``vector`` values."""
+    blocks, threads, lane = sch.split(sch.fuse(*sch.get_loops(block)), [None, BLOCK, vector])
+    sch.bind(blocks, "blockIdx.x")
+    sch.bind(threads, "threadIdx.x")
+    sch.vectorize(lane)
+
+
+def in_turns(sch: s_tir.Schedule, turn, *copies) -> None:
+    """Two chunks of ``copies`` in shared memory: in a ``turn`` of the loop, of which there must be two, the next chunk
+    is asked for, the current one multiplied, the next one put down."""
+    for copy in copies:
+        sch.annotate(copy, "tirx.manifest_shared_memory_local_stage", 1)
+        sch.annotate(copy, "double_buffer_scope", 0)
+    count = len(copies)
+    put_down = range(count + 1, 2 * count + 1)
+    order = [place for asked, put in zip(range(count), put_down, strict=True) for place in (asked, put)]
+    sch.annotate(turn, "software_pipeline_stage", [0, 0] * count + [1])
+    sch.annotate(turn, "software_pipeline_order", [*order, count])
+
+
+def _row_threads(tile: Tile, parts: int) -> tuple[list[int], int]:
+    """Candidates, and the one by hand: enough threads for a block, but rows enough for each to read little."""
+    across = max(1, tile.columns // VECTOR)
+    possible = [n for n in divisors(tile.rows) if n * across <= 1024 and tile.rows // n <= 16]
+    wanted = min(BLOCK // across, tile.rows * parts // 8)
+    return possible, max([n for n in possible if n <= wanted] or possible[:1])
+
+
+def _column_threads(tile: Tile) -> tuple[list[int], int]:
+    across = tile.columns // VECTOR
+    return [n for n in (across // 2, across) if n], across
+
+
+def _depths(extent: int, step: int, tile: Tile, parts: int, gpu: Gpu) -> tuple[list[int], int]:
+    """Divisors of the reduction's last loop, so that no chunk is cut: most are 8 or 16, 11 in a row of 11 x 3 taps."""
+    bytes_a_step = 2 * 4 * parts * (tile.rows + tile.columns)
+    possible = [d for d in divisors(extent) if d % step == 0 and d <= DEEPEST and d * bytes_a_step <= gpu.shared]
+    return possible, max([d for d in possible if d <= DEPTH] or possible[:1])
