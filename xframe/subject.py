@@ -84,7 +84,7 @@ class Subject:
         ModelError
             The float64 reference does not know an operator, so that nothing can be verified.
         """
-        exact = [self._exact(feed, ()) for feed in feeds]
+        exact = [self.exact(feed, ()) for feed in feeds]
         differ = any(
             not np.array_equal(a.value, b.value)
             for other in exact[1:]
@@ -93,11 +93,11 @@ class Subject:
 
         def verdict(outputs: list[list[np.ndarray]], sites: Sequence[SiteRecord]) -> Verdict:
             pairs = zip(outputs, feeds, strict=True)
-            return _worst([judge(got, self._exact(feed, sites)) for got, feed in pairs])
+            return _worst([judge(got, self.exact(feed, sites)) for got, feed in pairs])
 
         return verdict, differ
 
-    def _exact(self, feed: Feed, sites: Sequence[SiteRecord]) -> list[Judged]:
+    def exact(self, feed: Feed, sites: Sequence[SiteRecord]) -> list[Judged]:
         """Exact canonical outputs, with the bounds of an implementation that rounds as ``sites`` say."""
         roundings = {s.site: s.rounding for s in sites if s.rounding}
         if self.file is None:

@@ -13,6 +13,7 @@ import typer
 
 from xframe.cli import console, environments, fleet, schedules, selftesting
 from xframe.cli.ablating import ablate
+from xframe.cli.building import build, gpu_check
 from xframe.cli.checking import check
 from xframe.cli.diffing import diff
 from xframe.cli.explaining import explain
@@ -26,6 +27,7 @@ from xframe.errors import XframeError
 __all__ = [
     "ablate",
     "app",
+    "build",
     "check",
     "compare",
     "devices",
@@ -33,6 +35,7 @@ __all__ = [
     "exit_code",
     "explain",
     "export",
+    "gpu_check",
     "main",
     "report",
     "run",
@@ -46,7 +49,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for _command in (compare, run, explain, ablate, diff, report, tune, export, check, devices):
+for _command in (compare, run, explain, ablate, diff, report, tune, export, build, gpu_check, check, devices):
     app.command()(_command)
 app.add_typer(schedules.app, name="schedules")
 app.add_typer(fleet.app, name="fleet")

@@ -1,0 +1,159 @@
+"""The check of a machine with a GPU: what it does without one, with little time, and when it is stopped."""
+
+import json
+import os
+import signal
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.test_comparison import QUICK
+from xframe import artifact, comparison, registry, zoo
+from xframe.equivalence.reference import Reference
+from xframe.errors import XframeError
+from xframe.gpucheck import convolution, machine, steps, words
+from xframe.gpucheck.journal import CUT, DONE, FAILED, SKIPPED, Found, Journal
+from xframe.results import Run
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    monkeypatch.setattr(machine, "devices", lambda: 1)
+    monkeypatch.setattr(machine, "facts", lambda probe: {"why": "", "gpus": [{"name": "H200"}]})
+
+
+def settings(**changed):
+    return steps.Settings(budget=QUICK, **{"model": "tiny", "batches": (1,), **changed})
+
+
+def only(monkeypatch, **runs):
+    """The check has these steps alone."""
+    made = [steps.Step(name, 0.5, run) for name, run in runs.items()]
+    monkeypatch.setattr(steps, "steps", lambda settings, progress: iter(made))
+
+
+def states(found):
+    return {f.step: f.state for f in found if f.step != "machine"}
+
+
+def test_without_a_gpu_it_says_what_is_there_and_ends(monkeypatch, tmp_path, plugins):
+    monkeypatch.setattr(machine, "devices", lambda: 0)
+    monkeypatch.setattr(machine.available, "probe", lambda table: iter(()))
+    found = steps.check(settings(), Journal(tmp_path), lambda line: None)
+    assert set(states(found).values()) == {SKIPPED}
+    assert list(states(found)) == ["network batch 1", "site conv1 batch 1", "site conv2 batch 1", "tuning"]
+    text = "\n".join(words.lines(found))
+    assert "GPU        none: no NVIDIA driver" in text
+    assert "libraries  cudnn: missing" in text or "libraries  cudnn: /" in text
+    assert not words.complete(found)
+
+
+def test_what_was_done_is_not_done_again(gpu, monkeypatch, tmp_path):
+    ran = []
+
+    def good(place, limit):
+        ran.append("good")
+        return (), {"limit": limit}
+
+    def bad(place, limit):
+        ran.append("bad")
+        raise XframeError("it broke")
+
+    only(monkeypatch, good=good, bad=bad)
+    for _ in range(2):
+        found = steps.check(settings(minutes=1), Journal(tmp_path), lambda line: None)
+    assert ran == ["good", "bad", "bad"]
+    assert states(found) == {"good": DONE, "bad": FAILED}
+    assert next(f for f in found if f.step == "good").facts["limit"] == pytest.approx(30, abs=1)
+    assert next(f for f in found if f.step == "bad").reason == "it broke"
+
+
+def test_a_step_that_breaks_costs_itself_alone(gpu, monkeypatch, tmp_path):
+    def odd(place, limit):
+        raise ZeroDivisionError("odd")
+
+    only(monkeypatch, odd=odd, good=lambda place, limit: ((), {}))
+    found = steps.check(settings(minutes=1), Journal(tmp_path), lambda line: None)
+    assert states(found) == {"odd": FAILED, "good": DONE}
+
+
+def test_without_time_a_step_is_not_begun(gpu, monkeypatch, tmp_path):
+    only(monkeypatch, late=lambda place, limit: ((), {}))
+    found = steps.check(settings(minutes=0.01), Journal(tmp_path), lambda line: None)
+    assert states(found) == {"late": SKIPPED}
+    assert "s were left" in found[-1].reason
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGALRM])
+def test_a_step_that_is_stopped_keeps_its_rows(gpu, monkeypatch, tmp_path, how):
+    """By its own alarm, or by someone who wants the process to end."""
+
+    def slow(place, limit):
+        try:
+            signal.raise_signal(how)
+        except KeyboardInterrupt:
+            raise comparison.Interrupted(Run(1, "now", [], {}, [])) from None
+        raise AssertionError("nothing stopped it")
+
+    only(monkeypatch, slow=slow, after=lambda place, limit: ((), {}))
+    found = steps.check(settings(minutes=1), Journal(tmp_path), lambda line: None)
+    assert states(found) == {"slow": CUT, "after": SKIPPED}
+    assert (tmp_path / "slow" / "run.json").exists()
+    assert signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, signal.default_int_handler)
+
+
+def test_the_alarm_ends_a_step_in_time():
+    with pytest.raises(KeyboardInterrupt), steps.alarm(0.01):
+        signal.pause()
+    os.getpid()
+
+
+def test_a_network_is_measured_in_every_runner_and_its_rows_are_told(gpu, monkeypatch, tmp_path, plugins):
+    plugins(pytorch="Honest", tensorflow="Missing", jax="Missing", ort="Honest", tvm="Honest")
+    monkeypatch.setitem(registry.BACKENDS, "cudnn", registry.BACKENDS["cudnn"]._replace(where="fake_plugins:Honest"))
+    real = steps.steps
+    monkeypatch.setattr(steps, "steps", lambda s, p: (x for x in real(s, p) if x.name != "tuning"))
+    monkeypatch.setattr(comparison, "LOWERINGS", {"gemm": registry.LOWERINGS["gemm"]})
+    found = steps.check(settings(device="cpu", minutes=5), Journal(tmp_path), lambda line: None)
+    assert set(states(found).values()) == {DONE}
+    network = next(f for f in found if f.step == "network batch 1")
+    assert {r["backend"] for r in network.rows} == {"native", "ort", "tvm", "cudnn"}
+    assert {r["outcome"] for r in network.rows if r["framework"] == "pytorch"} == {"OK"}
+    text = "\n".join(words.lines(found))
+    assert "geometric mean of 2" in text
+    assert "pytorch native auto: OK" in text
+    data = json.loads((tmp_path / "site-conv1-batch-1" / "step.json").read_text())
+    assert (data["state"], data["facts"]["site"]) == (DONE, "conv1")
+
+
+def test_each_convolution_of_a_network_is_a_file(plugins, tmp_path):
+    spec = zoo.spec("tiny")
+    path = convolution.write(spec, "conv2", 3, tmp_path / "c.onnx")
+    loaded = artifact.load(path)
+    ((name, site),) = loaded.conv_sites
+    assert (name, site.batch, site.in_channels, site.in_hw, site.stride) == ("conv2", 3, 4, (8, 8), (3, 3))
+    (out,) = Reference.of_onnx(loaded).evaluate([zoo.inputs(loaded.inputs[0].shape, 0)])
+    assert 0.3 < np.std(out.value) < 3
+
+
+def test_ratios_are_of_the_best_verified_rows_of_a_site():
+    def row(backend, lowering, seconds):
+        return {"backend": backend, "lowering": lowering, "median_s": seconds}
+
+    rows = (row("tvm", "gemm", 2.0), row("tvm", "fft", None), row("tvm", "direct", 1.0), row("cudnn", "fft", 4.0))
+    one = Found("a", DONE, rows=rows, facts={"site": "conv1"})
+    other = replace(one, rows=(row("tvm", "gemm", 1.0), row("cudnn", "gemm", 1.0)), facts={"site": "conv2"})
+    lines = list(words.ratios([one, other, replace(one, rows=rows[:2], facts={"site": "conv3"})]))
+    assert "conv1: 4.00  (tvm direct, cudnn fft)" in lines[1]
+    assert lines[-1].strip() == "geometric mean of 2: 2.00"
+    assert list(words.ratios([])) == []
+
+
+def test_a_step_file_that_is_cut_is_nothing(tmp_path):
+    journal = Journal(tmp_path)
+    journal.write(Found("a b", DONE, rows=({"x": 1},)))
+    assert journal.known("a b").rows == ({"x": 1},)
+    (tmp_path / "a-b" / "step.json").write_text("{")
+    assert journal.known("a b") is None
+    assert list(journal) == []

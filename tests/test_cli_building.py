@@ -1,0 +1,87 @@
+"""The commands that take xframe to another machine, and what ``devices`` says of GPUs."""
+
+import pytest
+
+from tests.test_nvml import driver, library  # noqa: F401  # fixtures
+from xframe import available, cli
+from xframe.gpucheck import machine, steps
+from xframe.gpucheck.journal import DONE, Found
+from xframe.prebuilt import build, folder
+from xframe.prebuilt.folder import Entry
+from xframe.types import Plan
+
+
+@pytest.fixture
+def xframe(capsys):
+    """Runs a command here; gives its exit code, stdout and stderr."""
+
+    def call(*args):
+        code = cli.main([str(a) for a in args])
+        return (code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("build", "--lowering", "strassen"), "unknown lowering 'strassen'"),
+        (("build", "--framework", "torchh"), "unknown framework 'torchh'"),
+        (("build", "--batch", "0"), "--batch 0 makes no sense"),
+        (("gpu-check", "--minutes", "0"), "--minutes 0 makes no sense"),
+        (("gpu-check", "--device", "cpu"), "--device cpu: this checks GPUs"),
+        (("gpu-check", "--pack", "pieces"), "--pack takes what xframe build made"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(xframe, args, words):
+    code, _, err = xframe(*args)
+    assert code == 2
+    assert words in err
+
+
+def test_build_says_what_was_compiled_and_what_not(xframe, monkeypatch, tmp_path):
+    asked = {}
+
+    def made(model, framework, batches, labels, target, output, fallback, progress):
+        asked.update(vars(), progress=None)
+        return [
+            Entry("good", model, framework, 1, Plan("gemm")),
+            Entry("bad", model, framework, 1, Plan(), reason="no"),
+        ]
+
+    monkeypatch.setattr(build, "build", made)
+    code, out, err = xframe("build", "--batch", "1,16", "--target", "sm_80", "--lowering", "gemm,auto", "-o", tmp_path)
+    assert (code, out.splitlines()) == (0, ["good: compiled", "bad: no"])
+    assert "1 of 2 compiled for sm_80" in err
+    assert (asked["batches"], asked["labels"], asked["framework"]) == ((1, 16), ("gemm", "auto"), "pytorch")
+    monkeypatch.setattr(build, "build", lambda *args, **_: [Entry("bad", "m", None, 1, Plan(), reason="no")])
+    assert xframe("build", "-o", tmp_path)[0] == 1
+
+
+def test_a_check_prints_and_keeps_its_summary(xframe, monkeypatch, tmp_path):
+    monkeypatch.setattr(machine, "facts", lambda probe: {"gpus": None, "why": "no driver"})
+    monkeypatch.setattr(machine, "devices", lambda: 0)
+    code, out, _ = xframe("gpu-check", "-o", tmp_path / "found", "--batch", "2")
+    assert code == 1
+    assert out.startswith("GPU        none: no driver\n")
+    assert "network batch 2: skipped (no GPU)" in out
+    assert (tmp_path / "found" / "summary.txt").read_text() == out
+    monkeypatch.setattr(steps, "check", lambda *_: [Found("machine", DONE, facts={"gpus": [{"name": "H200"}]})])
+    code, out, _ = xframe("gpu-check", "-o", tmp_path / "found")
+    assert (code, out.splitlines()[0]) == (0, "GPU        H200")
+
+
+def test_pack_takes_a_folder_of_compiled_networks(xframe, tmp_path):
+    code, _, err = xframe("gpu-check", "--prebuilt", tmp_path, "--pack", tmp_path / "pieces")
+    assert code == 2
+    assert "holds no compiled networks" in err
+    folder.write(tmp_path, "sm_90", [])
+    assert not (tmp_path / "pieces").exists()
+
+
+def test_devices_names_the_gpus(xframe, driver, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(available, "probe", lambda table: iter(()))
+    code, out, _ = xframe("devices")
+    assert code == 0
+    assert "cuda:0     nvidia-h100: NVIDIA H100, sm_90, driver 580.12, now 123.4 W" in out
+    assert "cuda:1     nvidia-h200" in out

@@ -1,0 +1,74 @@
+"""``xframe build``: compile a network for another machine, with what it takes to judge its outputs there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from xframe import environment, exports, planning
+from xframe.errors import UsageError, XframeError
+from xframe.prebuilt import folder
+from xframe.prebuilt.folder import Entry
+from xframe.subject import Subject
+from xframe.types import Artifact, Device, Plan
+
+Progress = Callable[[str], None]
+
+
+def build(
+    model: str,
+    framework: str,
+    batches: Sequence[int],
+    lowerings: Sequence[str],
+    target: str,
+    output: Path,
+    fallback: str | None = "direct",
+    seed: int = 0,
+    progress: Progress = lambda line: None,
+) -> list[Entry]:
+    """Compile ``model`` at each batch under each lowering for ``target`` (``sm_90``, ``cuda -arch=sm_90`` or a CPU's).
+
+    What can't be compiled is an entry with its reason. The weights are beside the code, each once.
+
+    Raises
+    ------
+    UsageError, ModelError
+        The request or the model makes no sense.
+    Unavailable
+        There is no TVM here, or no compiler for the target.
+    """
+    subject = Subject.of(model)
+    if subject.spec is None or subject.weights is None:
+        raise UsageError(f"xframe build takes a registered model, and {model} is a file")
+    entries: list[Entry] = []
+    for batch in batches:
+        progress(f"{framework}: export, batch {batch}")
+        found = exports.export(framework, subject.spec, subject.weights, batch, len(environment.allowed_cpus()))[0]
+        for label in lowerings:
+            entry = Entry(f"{model}-b{batch}-{label}", model, framework, batch, Plan(label))
+            progress(f"{entry.name}: compile for {target}")
+            try:
+                entries.append(_made(entry, subject, found, target, output, fallback, seed))
+            except XframeError as e:
+                entries.append(replace(entry, reason=str(e)))
+            folder.write(output, target, entries)
+    return entries
+
+
+def _made(
+    entry: Entry, subject: Subject, found: Artifact, target: str, output: Path, fallback: str | None, seed: int
+) -> Entry:
+    from xframe.backends import tvm_prebuilt
+
+    sites = [site for _, site in found.conv_sites]
+    device = Device("cuda", "cuda", target, tvm_prebuilt.arch(target), 0) if tvm_prebuilt.arch(target) else None
+    plan = planning.plan(entry.plan.label, sites, device or environment.cpu_device(), fallback)
+    plan = replace(plan, target=target)
+    records = tvm_prebuilt.write(found, plan, target, output, entry.name)
+    feeds = subject.feeds(entry.batch, seed)
+    folder.save_expected(output / entry.name / folder.EXPECTED, [subject.exact(feed, records) for feed in feeds])
+    seeds = tuple(tuple((tuple(x.shape), seed + k) for x in feed) for k, feed in enumerate(feeds))
+    kept = replace(found, path=os.path.join(entry.name, os.path.basename(found.path)))
+    return replace(entry, plan=plan, artifact=kept, inputs=seeds, digest=folder.digest(feeds))
