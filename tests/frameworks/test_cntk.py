@@ -1,5 +1,11 @@
 """What is CNTK's alone as a framework: who pads, what a convolution runs as, its profile, gradients, its saver."""
 
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
 import float64
 import numpy as np
 import onnx
@@ -8,7 +14,7 @@ import torch
 from float64 import close, output
 from nets import EVERY, SMALL, TRAPS
 
-from xframe import artifact, launch, onnx_writer, registry, zoo
+from xframe import artifact, environments, launch, onnx_writer, registry, zoo
 from xframe.errors import NotHonoured, Unavailable, Unsupported, UsageError
 from xframe.types import ModelSpec, layer
 from xframe.worker import wire
@@ -34,6 +40,7 @@ LRN = ModelSpec(
         layer("many", "lrn", size=7, alpha=0.9, beta=0.75, bias=2.0),
     ),
 )
+ROOT = Path(__file__).resolve().parents[2]
 _ROW = plugin_row(registry.FRAMEWORKS, "cntk")
 
 
@@ -202,6 +209,38 @@ def test_exports_are_the_same_and_have_the_sites_of_the_spec(worker, job, tmp_pa
     path = tmp_path / "every.onnx"
     artifact.save(onnx.load_from_string(one), path, "every", "cntk", "2.7", "NCHW")
     assert sorted(artifact.load(path).conv_sites) == sorted(zoo.sites(EVERY, 2).items())
+
+
+def test_a_file_that_was_cut_short(job, tmp_path):
+    """CNTK's saver does not look whether it could write: a full disk leaves half a file."""
+    code = """
+import json, resource, signal, sys
+import numpy
+from xframe.frameworks.cntk import Cntk
+from xframe.types import ModelSpec
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+try:
+    Cntk().export(ModelSpec.from_json(json.loads(sys.argv[1])), numpy.load(sys.argv[2]), 1)
+except Exception as e:
+    print(type(e).__name__, e, file=sys.stderr)
+"""
+    try:
+        built = environments.find("cntk")
+    except Unavailable as e:
+        pytest.skip(str(e))
+    fields = job(EVERY)
+    done = subprocess.run(
+        [built.python, "-c", code, json.dumps(fields["spec"]), fields["weights"]],
+        env={**os.environ, **built.variables, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert re.search(rf"XframeError CNTK 2.7 wrote \d+ bytes of every .* make room in {tmp_path}", done.stderr), (
+        done.stderr
+    )
 
 
 def test_an_lrn_wider_than_its_channels_is_exported_as_what_runs(worker, job):

@@ -200,7 +200,7 @@ class Cntk:
         UsageError
             The spec or its weights make no sense.
         XframeError
-            The saver failed; the message has its words.
+            The saver failed; the message has its words. Or its file is cut short.
         """
         graph = cntk_graph.network(spec, weights, cntk_graph.EXPORT)
         folder = tempfile.mkdtemp(prefix="xframe-cntk-")
@@ -208,10 +208,17 @@ class Cntk:
         try:
             graph.output.save(path, format=C.ModelFormat.ONNX)
             with open(path, "rb") as f:
-                return f.read()
+                data = f.read()
         except (RuntimeError, ValueError, OSError) as e:
             raise XframeError(
                 "CNTK %s could not save %s as ONNX: %s" % (self.version, spec.name, " ".join(str(e).split())[:300])
             ) from e
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+        least = sum(int(np.prod(p.shape)) * 4 for p in graph.output.parameters)
+        if len(data) < least:  # the saver does not look whether it could write
+            raise XframeError(
+                "CNTK %s wrote %d bytes of %s as ONNX, whose weights alone are %d: make room in %s"
+                % (self.version, len(data), spec.name, least, tempfile.gettempdir())
+            )
+        return data
