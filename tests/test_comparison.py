@@ -45,8 +45,9 @@ def test_defaults_are_all_frameworks_and_all_lowerings_with_a_fallback():
 
 
 def test_all_frameworks_are_those_that_are_no_other_way_to_run_one():
-    every = ("pytorch", "tensorflow", "jax", "caffe", "cntk", "theano")
-    assert Request("alexnet", ("all",)).resolved().frameworks == every
+    every = Request("alexnet", ("all",)).resolved().frameworks
+    assert every[:6] == ("pytorch", "tensorflow", "jax", "caffe", "cntk", "theano")
+    assert "torch.compile" not in every
     named = Request("alexnet", ("torch.compile", "Caffe", "ALL")).resolved().frameworks
     assert named == ("torch.compile", "caffe", *(f for f in every if f != "caffe"))
     assert set(named) == set(FRAMEWORKS)
