@@ -19,9 +19,9 @@ def without_waits(text: str) -> Iterator[tuple[str, str]]:
     return _changed(text, _WAIT, lambda found: "")
 
 
-def bounds_off_by_one(text: str) -> Iterator[tuple[str, str]]:
-    """What was done, and the text: once for each constant bound of a loop or a condition, one larger."""
-    return _changed(text, _BOUND, lambda found: str(int(found[0]) + 1))
+def bounds_off_by_one(text: str, by: int = 1) -> Iterator[tuple[str, str]]:
+    """What was done, and the text: once for each constant bound of a loop or a condition, one larger, or smaller."""
+    return _changed(text, _BOUND, lambda found: str(int(found[0]) + by))
 
 
 def _changed(text, pattern, change) -> Iterator[tuple[str, str]]:

@@ -122,7 +122,3 @@ def _answer(request: Request, compiler: _Compiler) -> tuple:
         if compiler.refusal:
             return "raised", "Refused", str(compiler.refusal)
         return "raised", "ChildFailed", traceback.format_exc()
-
-
-if __name__ == "__main__":
-    main()

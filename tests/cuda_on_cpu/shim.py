@@ -85,7 +85,7 @@ class Shim:
 
     def __init__(self) -> None:
         build.libraries()
-        command = [sys.executable, "-m", "tests.cuda_on_cpu.server"]
+        command = [sys.executable, "-c", "from tests.cuda_on_cpu import server; server.main()"]
         self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         try:
             _, found = receive(self._process.stdout)

@@ -11,7 +11,7 @@ from tests.cuda_on_cpu import cuda_text, errors, kernels, mutation, target
 
 #: Two blocks of 32 threads, over two buffers of 250 floats.
 FUNC, INPUT = kernels.scaled(250), kernels.values(250)
-I = "int i = blockIdx.x * 32 + threadIdx.x;"  # noqa: E741
+INDEX = "int i = blockIdx.x * 32 + threadIdx.x;"
 
 
 @pytest.fixture
@@ -69,13 +69,13 @@ def kernel(cuda_on_cpu):
 )
 def test_a_fault_is_named(kernel, body, error, message):
     with pytest.raises(error, match=message) as raised:
-        kernel(I + body)
+        kernel(INDEX + body)
     assert str(raised.value).startswith("kernel main_kernel, thread (")
 
 
 def test_a_fault_names_its_line(kernel):
     with pytest.raises(errors.Race, match=r"\(line \d+: B_ptr\[0\] = A_ptr\[i\]; // here\)"):
-        kernel(f"{I}\n\nB_ptr[0] = A_ptr[i]; // here")
+        kernel(f"{INDEX}\n\nB_ptr[0] = A_ptr[i]; // here")
 
 
 def test_order_is_that_of_threads_and_blocks(kernel):
@@ -101,7 +101,7 @@ def test_order_is_that_of_threads_and_blocks(kernel):
     ],
 )
 def test_what_is_no_fault(kernel, body, expected):
-    assert kernel(I + body)[0] == expected
+    assert kernel(INDEX + body)[0] == expected
 
 
 def test_two_warps_are_not_ordered_by_a_warps_barrier(cuda_on_cpu):

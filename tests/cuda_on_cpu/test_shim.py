@@ -64,6 +64,12 @@ def test_each_bound_off_by_one_is_noticed(cuda_on_cpu, sample):
     assert [what for what in missed if following(what, text, 1) != zeroes] == []
 
 
+def test_each_bound_too_small_is_noticed(cuda_on_cpu):
+    sample = SAMPLES["matmul"]()
+    mutants = mutation.bounds_off_by_one(cuda_text(sample[0]), by=-1)
+    assert [what for what, mutant in mutants if not noticed(cuda_on_cpu, *sample, mutant, "forward")] == []
+
+
 def following(what, text, lines):
     """The line of ``text`` that is ``lines`` behind the one that a mutant changed."""
     return text.splitlines()[int(what.split()[1].rstrip(":")) - 1 + lines].strip()

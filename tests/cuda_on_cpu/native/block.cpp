@@ -60,7 +60,7 @@ struct Fiber {
 };
 
 std::vector<Fiber*> fibers;
-size_t alive_count = 0;  // threads of the block
+size_t block_threads = 0;
 void* scheduler;
 uint32_t epoch = 0;
 uint32_t warp_epochs[1024 / WARP];
@@ -108,7 +108,7 @@ void resume(Fiber& f) {
 
 // Lets the lanes of a warp go on that wait for each other. Nobody of the block is running.
 bool release_warp(size_t first) {
-  const size_t last = std::min(first + WARP, alive_count);
+  const size_t last = std::min(first + WARP, block_threads);
   unsigned here = 0, all = 0;
   for (size_t i = first; i < last; ++i) {
     all |= 1u << (i - first);
@@ -137,10 +137,10 @@ bool release_warp(size_t first) {
 // Lets all threads go on that wait at a barrier, which must be all there are.
 void release_barrier() {
   Fiber* waits = nullptr;
-  for (size_t i = 0; i < alive_count && !waits; ++i)
+  for (size_t i = 0; i < block_threads && !waits; ++i)
     if (fibers[i]->state == AT_BARRIER) waits = fibers[i];
   current = &waits->thread;
-  for (size_t i = 0; i < alive_count; ++i) {
+  for (size_t i = 0; i < block_threads; ++i) {
     const Fiber& f = *fibers[i];
     const Dim3& t = f.thread.thread;
     if (f.state == FINISHED)
@@ -152,22 +152,22 @@ void release_barrier() {
   }
   current = nullptr;
   now.epoch = ++epoch;
-  for (size_t i = 0; i < alive_count; ++i) fibers[i]->state = RUNS;
+  for (size_t i = 0; i < block_threads; ++i) fibers[i]->state = RUNS;
 }
 
 void run_block(const std::vector<size_t>& order, size_t dynamic_shared) {
   begin_block(dynamic_shared);
   now.block_start = now.epoch = ++epoch;
-  for (size_t i = 0; i < alive_count; ++i) start(*fibers[i]);
+  for (size_t i = 0; i < block_threads; ++i) start(*fibers[i]);
   std::fill(std::begin(warp_epochs), std::end(warp_epochs), 0);
   for (;;) {
     for (size_t i : order)
       if (fibers[i]->state == RUNS) resume(*fibers[i]);
     bool met = false;
-    for (size_t first = 0; first < alive_count; first += WARP) met |= release_warp(first);
+    for (size_t first = 0; first < block_threads; first += WARP) met |= release_warp(first);
     if (met) continue;
     const auto finished = [](const Fiber* f) { return f->state == FINISHED; };
-    if (std::all_of(fibers.begin(), fibers.begin() + alive_count, finished)) return;
+    if (std::all_of(fibers.begin(), fibers.begin() + block_threads, finished)) return;
     release_barrier();
   }
 }
@@ -226,8 +226,8 @@ bool beyond_stack(const void* address) {
 
 void launch(const Kernel& kernel, const Dim3& grid, const Dim3& block, size_t dynamic_shared, void** given) {
   launched = &kernel, arguments = given;
-  alive_count = (size_t)block.x * block.y * block.z;
-  if (!alive_count || alive_count > kernel.max_threads || alive_count > 1024 || block.z > 64)
+  block_threads = (size_t)block.x * block.y * block.z;
+  if (!block_threads || block_threads > kernel.max_threads || block_threads > 1024 || block.z > 64)
     fail("BadLaunch", nullptr, "wants blocks of %u x %u x %u threads; its bound is %u", block.x, block.y, block.z,
          std::min(kernel.max_threads, 1024u));
   const size_t blocks = (size_t)grid.x * grid.y * grid.z;
@@ -237,10 +237,10 @@ void launch(const Kernel& kernel, const Dim3& grid, const Dim3& block, size_t dy
   if (dynamic_shared > shared_limit())
     fail("BadLaunch", nullptr, "wants %zu bytes of shared memory; sm_%d has %zu", dynamic_shared, settings.capability,
          shared_limit());
-  while (fibers.size() < alive_count) fibers.push_back(make_fiber());
+  while (fibers.size() < block_threads) fibers.push_back(make_fiber());
   catch_faults();
   std::mt19937 random(settings.seed);
-  std::vector<size_t> order(alive_count), places(blocks);
+  std::vector<size_t> order(block_threads), places(blocks);
   std::iota(order.begin(), order.end(), 0);
   std::iota(places.begin(), places.end(), 0);
   arrange(order, random);
@@ -249,7 +249,7 @@ void launch(const Kernel& kernel, const Dim3& grid, const Dim3& block, size_t dy
   for (size_t place : places) {
     const Dim3 b = {(unsigned)(place % grid.x), (unsigned)(place / grid.x % grid.y),
                     (unsigned)(place / grid.x / grid.y)};
-    for (unsigned i = 0; i < alive_count; ++i)
+    for (unsigned i = 0; i < block_threads; ++i)
       fibers[i]->thread = {{i % block.x, i / block.x % block.y, i / block.x / block.y}, b, block, grid, i};
     run_block(order, dynamic_shared);
   }
@@ -277,7 +277,7 @@ void shim_warp(unsigned mask, int line, bool orders_memory) {
 unsigned shim_active_lanes() {
   const size_t first = running().thread.index / WARP * WARP;
   unsigned lanes = 0;
-  for (size_t i = first; i < std::min(first + WARP, alive_count); ++i)
+  for (size_t i = first; i < std::min(first + WARP, block_threads); ++i)
     if (fibers[i]->state != FINISHED) lanes |= 1u << (i - first);
   return lanes;
 }
@@ -295,7 +295,7 @@ void shim_show(const void* mine, const void** all, int line) {
   const unsigned parity = running().parity ^ 1;
   shim_shuffle(~0u, (unsigned long long)mine, 0, line);
   const size_t first = running().thread.index / WARP * WARP;
-  if (first + WARP > alive_count)
+  if (first + WARP > block_threads)
     fail("Divergence", nullptr, "multiplies matrices at line %d in a warp of less than 32 threads", line);
   for (int i = 0; i < WARP; ++i) all[i] = (const void*)fibers[first + i]->slot[parity];
 }

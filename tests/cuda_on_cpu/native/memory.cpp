@@ -87,7 +87,8 @@ void bad_address(const void* address, size_t bytes, bool write, const void* code
   } else {
     for (const auto& a : allocations) consider(a.second);
   }
-  if (!nearest || least > (64u << 20)) fail("OutOfBounds", code, "%s %zu bytes at no memory of the device", verb, bytes);
+  if (!nearest || least > (64u << 20))
+    fail("OutOfBounds", code, "%s %zu bytes at no memory of the device", verb, bytes);
   if (p < nearest->begin)
     fail("OutOfBounds", code, "%s %zu bytes that begin %zu bytes before %s", verb, bytes, least,
          name_of(*nearest).c_str());
@@ -173,8 +174,9 @@ void* shared_array(const char* name, size_t bytes, size_t alignment) {
     if (r.name == name) return r.begin;
   static_bytes = up(static_bytes, alignment) + bytes;
   if (static_bytes > STATIC_LIMIT || static_bytes + dynamic.bytes > shared_limit())
-    fail("BadLaunch", nullptr, "wants %zu bytes of static and %zu of dynamic shared memory; sm_%d has %zu static, %zu in all",
-         static_bytes, dynamic.bytes, settings.capability, STATIC_LIMIT, shared_limit());
+    fail("BadLaunch", nullptr,
+         "wants %zu bytes of static and %zu of dynamic shared memory; sm_%d has %zu static, %zu in all", static_bytes,
+         dynamic.bytes, settings.capability, STATIC_LIMIT, shared_limit());
   Region r;
   r.begin = arena + arena_used, r.bytes = bytes, r.name = name, r.words = arena_words + arena_used / 4;
   arena_used += up(bytes, ALIGNMENT) + GAP;
