@@ -7,7 +7,7 @@ import pytest
 from tests import fake_nvidia
 from tests.test_comparison import TINY
 from tests.test_nvml import driver, library  # noqa: F401  # fixtures
-from xframe import ablation, environment, explain, registry, store
+from xframe import ablation, environment, explain, planning, registry, store
 from xframe.comparison import Request, compare, devices
 from xframe.errors import UsageError
 from xframe.report import page_rows
@@ -119,6 +119,21 @@ def test_the_whole_way_of_a_row_on_a_gpu(plugins, monkeypatch, tmp_path):
     assert refused.outcome == "UNSUPPORTED"
     assert "refuses winograd at 1 of 2 convolutions" in refused.reason
     assert "CUDNN_STATUS_NOT_SUPPORTED" in refused.reason
+
+
+def test_logs_of_this_cpu_are_for_no_gpu(cudnn, monkeypatch):
+    asked_for = []
+
+    def looked_up(self, plan, threads):
+        asked_for.append(plan.label)
+        return (), ()
+
+    monkeypatch.setattr(planning.Schedules, "_read", looked_up)
+    asked = replace(TINY, runners=("tvm", "cudnn"), lowerings=("gemm",), baseline=False)
+    compare(replace(asked, device="cuda"))
+    assert asked_for == []
+    compare(replace(asked, runners=("tvm",), device="cpu"))
+    assert asked_for == [""]  # a plan's label does not matter there
 
 
 def test_a_fallback_of_its_own_is_taken(cudnn):

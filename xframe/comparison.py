@@ -197,7 +197,8 @@ def compare(request: Request, on_progress: Progress | None = None, command: Sequ
         for label in (x for x in asked.lowerings or () if PLANNED in asked.runners and _takes(PLANNED, x)):
             planning.plan(label, (), _device(asked.device), asked.fallback, target=asked.target)
     created, facts = datetime.now().astimezone().isoformat(timespec="seconds"), about(request, asked, subject)
-    cases, logs = list(_cases(asked, subject.name)), planning.Schedules(asked.schedules, asked.allow_foreign_log)
+    where = asked.schedules if asked.device == "cpu" else planning.NONE  # logs are of CPUs
+    cases, logs = list(_cases(asked, subject.name)), planning.Schedules(where, asked.allow_foreign_log)
     done: dict[Case, Measurement] = {}
     stopped: KeyboardInterrupt | None = None
     try:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -11,13 +12,14 @@ import numpy as np
 import pytest
 
 from tests.test_comparison import QUICK
-from xframe import registry
+from xframe import registry, zoo
+from xframe.backends import tvm_driverless
 from xframe.equivalence.reference import Judged
 from xframe.errors import UsageError, XframeError
 from xframe.measure import measure
 from xframe.prebuilt import build, folder, jobs, pack
 from xframe.prebuilt.folder import Entry
-from xframe.types import Outcome, Plan
+from xframe.types import Artifact, Outcome, Plan
 
 
 def test_what_is_expected_is_kept_to_the_bit(tmp_path):
@@ -70,10 +72,54 @@ def test_a_network_runs_from_its_folder_alone(plugins, tmp_path):
         jobs.job(moved, replace(kept, digest="0"), "cpu")
 
 
-def test_a_wrong_output_is_a_mismatch(plugins, tmp_path):
-    entry = Entry("t", "tiny", None, 1, Plan(), reason="")
+def test_code_for_a_gpu_is_machine_code(plugins, tmp_path):
+    """In a process of its own: a stand-in for the driver stays loaded."""
+    pytest.importorskip("tvm")
+    if shutil.which("nvcc") is None:
+        pytest.skip("compiling for a GPU needs nvcc, and there is none here")
+    plugins()
+    code = (
+        "import sys; from xframe import registry; from xframe.cli import main;"
+        "registry.FRAMEWORKS['pytorch'] = registry.Row('fake_plugins:Honest', (), 'x');"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    command = ["build", "--model", "tiny", "--lowering", "gemm", "--target", "sm_90", "-o", str(tmp_path / "built")]
+    done = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True)
+    assert done.stdout.strip() == "tiny-b1-gemm: compiled", done.stderr
+    library = tmp_path / "built" / "tiny-b1-gemm" / "lib.so"
+    tvm_driverless.check(library)
+    assert b"__global__" not in library.read_bytes()
+
+
+def test_text_instead_of_code_is_not_let_through(tmp_path):
+    (tmp_path / "lib.so").write_bytes(b"\x7fELF\x02\x01\x01\x00 __global__ void kernel()")
+    with pytest.raises(XframeError, match="holds no machine code of a GPU"):
+        tvm_driverless.check(tmp_path / "lib.so")
+
+
+def test_wrong_outputs_are_found_by_what_the_folder_says(tmp_path):
+    entry = Entry(
+        "t",
+        "tiny",
+        None,
+        1,
+        Plan(),
+        Artifact("t/x.onnx", "", "tiny", None, None, 17, (), (), ()),
+        ((((1, 2), 0),),) * 2,
+    )
+    feeds = [[zoo.inputs((1, 2), 0)]] * 2
+    entry = replace(entry, digest=folder.digest(feeds))
+    (tmp_path / "t").mkdir()
+    want = Judged("y", np.ones((1, 2)), np.full((1, 2), 1e-6))
+    folder.save_expected(tmp_path / "t" / folder.EXPECTED, [[want], [want]])
+    job = jobs.job(tmp_path, entry, "cpu")
+    right, wrong = np.ones((1, 2), np.float32), np.array([[1, 1.1]], np.float32)
+    assert job.judge([[right], [right]], ()).ok
+    assert not job.judge([[right], [wrong]], ()).ok
+    assert not job.judge([[wrong], [right]], ()).ok
+    assert not job.inputs_matter
     with pytest.raises(XframeError, match="nothing is there"):
-        jobs.job(tmp_path, entry, "cpu")
+        jobs.job(tmp_path, replace(entry, artifact=None), "cpu")
 
 
 def test_what_travels_is_cut_into_pieces_that_make_the_whole_again(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from xframe.backends import tvm, tvm_memory
+from xframe.backends import tvm, tvm_driverless, tvm_memory
 from xframe.protocols import DEFAULTS
 from xframe.types import Artifact, Plan, SiteRecord
 from xframe.worker import wire
@@ -37,12 +37,15 @@ def write(artifact: Artifact, plan: Plan, target: str, folder: Path, name: str) 
 
     if arch(target):
         compiler.check()
+        tvm_driverless.ready()
     built = pipeline.build(onnx.load(artifact.path), plan, Gpu.named(target) if arch(target) else Cpu(target, 1))
     home = os.environ.get("XFRAME_HOME")
     os.environ["XFRAME_HOME"] = str(folder)  # where the weights of what is run there are looked for
     try:
         with tvm.whole_folder(folder / name) as part:
             built.executable.export_library(str(part / tvm.LIBRARY))
+            if arch(target):
+                tvm_driverless.check(part / tvm.LIBRARY)
             table = [{"shape": a.shape, "file": tvm._stored(a)} for a in built.parameters]
             meta = {"target": target, "parameters": table, "sites": wire.plain(built.sites), "notes": list(built.notes)}
             (part / tvm.META).write_text(json.dumps(meta), encoding="utf-8")
