@@ -108,6 +108,7 @@ FRAMEWORKS: Dict[str, Row] = {
     "caffe": Row("xframe.frameworks.caffe:Caffe", ("caffe",), "", opt_in=True, environment="caffe"),
     "cntk": Row("xframe.frameworks.cntk:Cntk", ("cntk",), "", opt_in=True, switches=_CNTK, environment="cntk"),
     "theano": Row("xframe.frameworks.theano:Theano", ("theano",), "", opt_in=True, environment="theano"),
+    "paddle": Row("xframe.frameworks.paddle:Paddle", ("paddle",), "", opt_in=True, environment="paddle"),
 }
 
 #: Of ONNX Runtime; the last seven are those of its CUDA provider, ``nchwc`` is one of the CPU's.

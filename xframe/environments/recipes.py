@@ -36,6 +36,7 @@ class Recipe(NamedTuple):
 RECIPES: dict[str, Recipe] = {
     "caffe": Recipe(("3.9", "3.8"), variables=(("GLOG_minloglevel", "2"),)),
     "cntk": Recipe(("3.6",), ("mpi_stub",), files=("mpi_stub.c",)),
+    "paddle": Recipe(("3.11",)),
     "theano": Recipe(("3.9", "3.8"), ("theano_settings",), variables=(("THEANORC", "{root}/theanorc"),)),
 }
 
