@@ -72,7 +72,7 @@ def scheduled(
 
         row_tile, rows = sch.split(loops[row], [None, tile.rows])
         column_tile, columns = sch.split(loops[column], [None, tile.columns])
-        threads = [knobs("row_threads", *_row_threads(tile, parts)), knobs("column_threads", *_column_threads(tile))]
+        threads = [knobs("row_threads", *_row_threads(tile)), knobs("column_threads", *_column_threads(tile))]
         y, rows = sch.split(rows, [threads[0], None])
         x, columns = sch.split(columns, [threads[1], None])
         wide, lane = sch.split(columns, [None, VECTOR])
@@ -153,11 +153,11 @@ def in_turns(sch: s_tir.Schedule, turn, *copies) -> None:
     sch.annotate(turn, "software_pipeline_order", [*order, count])
 
 
-def _row_threads(tile: Tile, parts: int) -> tuple[list[int], int]:
+def _row_threads(tile: Tile) -> tuple[list[int], int]:
     """Candidates, and the one by hand: enough threads for a block, but rows enough for each to read little."""
     across = max(1, tile.columns // VECTOR)
     possible = [n for n in divisors(tile.rows) if n * across <= 1024 and tile.rows // n <= 16]
-    wanted = min(BLOCK // across, tile.rows * parts // 8)
+    wanted = min(BLOCK // across, tile.rows // 8)
     return possible, max([n for n in possible if n <= wanted] or possible[:1])
 
 

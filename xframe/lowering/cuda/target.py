@@ -96,7 +96,7 @@ class Gpu:
         """
 
         def threads(r, c):
-            return c // 4 * max(1, r * parts // 8)
+            return c // 4 * max(1, r // 8)
 
         def cost(tile):
             r, c = tile

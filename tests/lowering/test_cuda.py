@@ -1,0 +1,280 @@
+"""CUDA schedules without a GPU: each kernel run on the CPU against float64, and looked at by TVM and by nvcc."""
+
+import math
+import shutil
+
+import numpy as np
+import pytest
+from onnx import helper
+from tvm import s_tir, te
+
+from benchmarks import cuda_compile
+from tests.cuda_on_cpu import mutation, shim
+from tests.cuda_on_cpu.errors import KernelError
+from tests.cuda_on_cpu.fixtures import cuda_on_cpu  # noqa: F401
+from tests.lowering import on_cuda
+from tests.lowering.networks import HOST, conv_data, conv_node, everywhere, network, run
+from tests.lowering.on_cuda import AMPERE, HOPPER
+from tests.lowering.test_convolutions import REAL, reference, square
+from xframe import registry
+from xframe.equivalence.verdict import judge
+from xframe.errors import Unavailable, UsageError
+from xframe.lowering import pipeline
+from xframe.lowering.cuda import compiler
+from xframe.lowering.cuda.generic import spread
+from xframe.lowering.cuda.target import Gpu
+from xframe.lowering.dense import dense_stages
+from xframe.lowering.gemm import Gemm
+from xframe.lowering.stage import Epilogue
+from xframe.lowering.variants import choose
+from xframe.types import ERROR_BUDGET, ConvSite
+
+LOWERINGS = list(registry.LOWERINGS)
+#: AlexNet's convolutions with fewer channels.
+ALEXNET = [
+    square(1, 3, 63, 16, 11, pad=2, stride=4),
+    square(2, 8, 27, 24, 5, pad=2),
+    square(1, 24, 13, 48, 3, pad=1),
+    square(3, 48, 13, 32, 3, pad=1),
+    square(2, 32, 13, 32, 3, pad=1),
+]
+#: Odd in every way: prime channels, no padding on one side, fewer pixels than a tile.
+ODD = [
+    square(1, 3, 63, 16, 11, pad=2, stride=4),
+    ConvSite(2, 7, (9, 6), 5, (3, 3), (1, 1), (0, 1, 2, 1)),
+    square(1, 16, 13, 24, 3, pad=1),
+]
+
+
+def check(device, lowering, sites, order="forward", arch="sm_80", layout="NCHW"):
+    """All that the lowering does not refuse, side by side in one graph, judged by the lowering's own bound."""
+    low = registry.load(registry.LOWERINGS, lowering)
+    sites = [s for s in sites if low.refuses(s, None) is None]
+    nodes, feeds, made, constants = [], {}, {}, {}
+    for i, site in enumerate(sites):
+        feeds[f"x{i}"], constants[f"w{i}"], constants[f"b{i}"] = conv_data(site, i)
+        image = f"x{i}"
+        if layout == "NHWC":
+            feeds[image], image = feeds[image].transpose(0, 2, 3, 1), f"t{i}"
+            nodes.append(helper.make_node("Transpose", [f"x{i}"], [image], perm=[0, 3, 1, 2]))
+        nodes += [conv_node(site, image, f"w{i}", f"b{i}", f"c{i}"), helper.make_node("Relu", [f"c{i}"], [f"y{i}"])]
+        made[f"y{i}"] = (site.batch, site.out_channels, *site.out_hw)
+    model = network(nodes, {k: v.shape for k, v in feeds.items()}, made, constants)
+    plan = everywhere(lowering, *sites)
+    request = model.SerializeToString(), plan, list(feeds.values()), Gpu.named(arch)
+    outputs, records = device.call(on_cuda.outputs, *request, order=order, arch=arch)
+    assert [(s.site, s.selected) for s in records] == [(s, lowering) for s in sites]
+    roundings = {s.site: s.rounding for s in records}
+    for i, (site, y) in enumerate(zip(sites, outputs, strict=True)):
+        x, w, b = conv_data(site, i)
+        verdict = judge([y], reference(site, w, b, True).evaluate([x], roundings))
+        assert verdict.ok, f"{site.key}: {verdict.reason}"
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_alexnet(cuda_on_cpu, lowering):  # noqa: F811
+    check(cuda_on_cpu, lowering, ALEXNET)
+
+
+@pytest.mark.parametrize("order", ["reverse", "shuffled"])
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_no_order_of_threads_matters(cuda_on_cpu, lowering, order):  # noqa: F811
+    check(cuda_on_cpu, lowering, ODD, order, "sm_90")
+
+
+@pytest.mark.parametrize("part", [0, 1])
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_sites_of_real_networks(cuda_on_cpu, lowering, part):  # noqa: F811
+    check(cuda_on_cpu, lowering, REAL[part::2], layout="NHWC" if part else "NCHW")
+
+
+def explicit(site, weight, epilogue):
+    """The stages of the GEMM whose column matrix is written out."""
+    (variant,) = (v for v in Gemm().variants(site) if v.detail == "im2col")
+    return Gemm().define(variant, weight, epilogue, "NHWC", AMPERE)
+
+
+@pytest.mark.parametrize("site", ALEXNET[:3], ids=lambda s: s.key)
+def test_the_column_matrix_may_be_written_out(cuda_on_cpu, site):  # noqa: F811
+    x, w, b = conv_data(site, 0)
+    value = x.transpose(0, 2, 3, 1)
+    for stage in explicit(site, w, Epilogue(b)):
+        func = on_cuda.kernel(stage)
+        value = value.reshape([int(n) for n in func.params[0].shape])
+        (value,) = cuda_on_cpu.run(func, [value, *stage.constants])
+    image = value.reshape(site.batch, *site.out_hw, site.out_channels).transpose(0, 3, 1, 2)
+    assert judge([image], reference(site, w, b, False).evaluate([x], {})).ok
+
+
+def product(lowering, site):
+    """The stage of a site that has a template."""
+    _, w, b = conv_data(site, 0)
+    low = registry.load(registry.LOWERINGS, lowering)
+    stages = low.define(choose(low, site, AMPERE, ERROR_BUDGET), w, Epilogue(b, math.inf), "NHWC", AMPERE)
+    return next(s for s in stages if s.schedule)
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_knobs_only_reorder(cuda_on_cpu, lowering):  # noqa: F811
+    """Every knob at its ends computes what the hand-written choice does."""
+    stage = product(lowering, square(1, 16, 13, 24, 3, pad=1))
+    _, by_hand = stage.templated()
+    assert len(by_hand.space) == 3
+    g = np.random.default_rng(0)
+    x = g.standard_normal([int(n) for n in stage.func.params[0].shape], dtype=np.float32)
+    (right,) = cuda_on_cpu.run(on_cuda.kernel(stage), [x, *stage.constants])
+    for name, values in by_hand.space.items():
+        for value in {values[0], values[-1]} - {by_hand.decided[name]}:
+            (found,) = cuda_on_cpu.run(on_cuda.kernel(stage, {name: value}), [x, *stage.constants])
+            np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-5, err_msg=f"{name}={value}")
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_barriers_matter(cuda_on_cpu, lowering):  # noqa: F811
+    """Without one the kernel is caught, or computes something else in one of two orders of its threads.
+
+    But for one in each loop over two chunks in shared memory: TVM does not see that what it writes, nobody reads.
+    """
+    stage = product(lowering, square(1, 48, 13, 24, 3, pad=1))
+    func = on_cuda.kernel(stage)
+    g = np.random.default_rng(0)
+    arguments = [g.standard_normal([int(n) for n in stage.func.params[0].shape], dtype=np.float32), *stage.constants]
+    (right,) = cuda_on_cpu.run(func, arguments)
+
+    def right_with(text):
+        try:
+            found = [cuda_on_cpu.run(func, arguments, text=text, order=order)[0] for order in ("forward", "reverse")]
+        except KernelError:
+            return False
+        return all(np.allclose(y, right, rtol=1e-5, atol=1e-5) for y in found)
+
+    text = shim.cuda_text(func, target=AMPERE.tvm)
+    broken = dict(mutation.without_barriers(text))
+    spare = [what for what, changed in broken.items() if right_with(changed)]
+    assert len(broken) >= 2
+    assert len(spare) <= len(broken) // 2, spare
+    assert not right_with(text.replace("__syncthreads();", ""))
+
+
+@pytest.mark.parametrize("rows", [1, 3, 40])
+def test_fully_connected(cuda_on_cpu, rows):  # noqa: F811
+    g = np.random.default_rng(rows)
+    x, w = (g.standard_normal(s, dtype=np.float32) for s in ((rows, 390), (390, 77)))
+    b = g.standard_normal(77, dtype=np.float32)
+    (stage,) = dense_stages(rows, w, b, math.inf, AMPERE)
+    (y,) = cuda_on_cpu.run(on_cuda.kernel(stage), [x, *stage.constants])
+    np.testing.assert_allclose(y, np.maximum(x.astype(float) @ w + b, 0), rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_not_a_convolution(cuda_on_cpu):  # noqa: F811
+    """Pooling, normalisation, concatenation, element-wise chains, a residual, softmax and reductions, as on the CPU."""
+    site = square(2, 6, 11, 10, 3, pad=1)
+    x, w, b = conv_data(site, 0)
+    nodes = [
+        conv_node(site, "x", "w", "b", "c"),
+        helper.make_node("LRN", ["c"], ["n"], size=5, alpha=0.1),
+        helper.make_node("MaxPool", ["n"], ["m"], kernel_shape=[3, 3], strides=[2, 2], pads=[1, 0, 1, 0]),
+        helper.make_node(
+            "AveragePool", ["n"], ["a"], kernel_shape=[3, 3], strides=[2, 2], pads=[1, 0, 1, 0], count_include_pad=1
+        ),
+        helper.make_node("Concat", ["m", "a"], ["j"], axis=1),
+        helper.make_node("Sigmoid", ["j"], ["s"]),
+        helper.make_node("Mul", ["j", "s"], ["e"]),
+        helper.make_node("GlobalAveragePool", ["e"], ["g"]),
+        helper.make_node("Flatten", ["e"], ["f"]),
+        helper.make_node("Softmax", ["f"], ["y"], axis=1),
+        helper.make_node("ReduceMean", ["f"], ["r"], axes=[1], keepdims=0),
+    ]
+    shapes = {"y": (2, 20 * 6 * 5), "g": (2, 20, 1, 1), "r": (2,), "e": (2, 20, 6, 5)}
+    model = network(nodes, {"x": x.shape}, shapes, {"w": w, "b": b})
+    plan = everywhere("direct", site)
+    right = run(pipeline.build(model, plan, HOST), [x])
+    found, _ = cuda_on_cpu.call(on_cuda.outputs, model.SerializeToString(), plan, [x], Gpu.named("sm_80"))
+    for name, a, c in zip(shapes, found, right, strict=True):
+        np.testing.assert_allclose(a, c, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_a_residual_is_added_in_the_last_kernel(cuda_on_cpu):  # noqa: F811
+    site = square(1, 8, 9, 8, 3, pad=1)
+    x, w, b = conv_data(site, 0)
+    nodes = [
+        conv_node(site, "x", "w", "b", "c"),
+        helper.make_node("Add", ["c", "x"], ["s"]),
+        helper.make_node("Relu", ["s"], ["y"]),
+    ]
+    model = network(nodes, {"x": x.shape}, {"y": x.shape}, {"w": w, "b": b})
+    for lowering in LOWERINGS:
+        plan = everywhere(lowering, site)
+        (right,) = run(pipeline.build(model, plan, HOST), [x])
+        (found,), _ = cuda_on_cpu.call(on_cuda.outputs, model.SerializeToString(), plan, [x], Gpu.named("sm_80"))
+        np.testing.assert_allclose(found, right, rtol=1e-3, atol=1e-4, err_msg=lowering)
+
+
+#: AlexNet's convolutions at full size.
+FULL = [
+    (1, 3, 224, 64, 11, 2, 4),
+    (128, 64, 27, 192, 5, 2, 1),
+    (16, 192, 13, 384, 3, 1, 1),
+]
+
+
+def full(lowering):
+    for n, c, hw, o, k, pad, stride in FULL:
+        site = square(n, c, hw, o, k, pad=pad, stride=stride)
+        _, w, b = conv_data(ConvSite(1, c, (k, k), o, (k, k)), 0)
+        low = registry.load(registry.LOWERINGS, lowering)
+        yield from low.define(choose(low, site, HOPPER, ERROR_BUDGET), w, Epilogue(b, math.inf), "NHWC", HOPPER)
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_kernels_are_legal(lowering):
+    module = on_cuda.module(list(full(lowering)))
+    _, illegal = cuda_compile.generated(lambda: shim.compiled(module, HOPPER.tvm))
+    assert illegal == []
+
+
+@pytest.mark.skipif(not shutil.which("nvcc"), reason="nvcc is not on the PATH")
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_nvcc_compiles_them_without_spills(lowering, arch):
+    stages = list(full(lowering))
+    kernels = cuda_compile.compiled(shim.cuda_text(on_cuda.module(stages), target=Gpu.named(arch).tvm), arch)
+    assert len(kernels) >= len(stages)
+    assert [k for k in kernels if k.spills or k.shared > HOPPER.shared] == []
+
+
+def test_functions_are_exact():
+    text = compiler.exact_functions("y = __expf(x) + __powf(a, 2.0f) + __ldg(p) + my__expf(x);")
+    assert text == "y = expf(x) + powf(a, 2.0f) + __ldg(p) + my__expf(x);"
+
+
+def test_the_compiler_is_given_exact_functions():
+    x = te.placeholder((64,), name="x")
+    sch = s_tir.Schedule(te.create_prim_func([x, te.compute((64,), lambda i: te.exp(x[i]), name="y")]))
+    spread(sch, sch.get_sblock("y"), AMPERE)
+    text = shim.cuda_text(sch.mod["main"], target=AMPERE.tvm)
+    assert " expf(" in text
+    assert "__expf(" not in text
+
+
+def test_a_gpu_has_a_name():
+    assert Gpu.named("sm_90") == Gpu.named("cuda -arch=sm_90")
+    assert Gpu.named("sm_90").text == "cuda -arch=sm_90"
+    for text in ("sm_12", "cuda", "llvm -mcpu=znver4", "sm_90 -x"):
+        with pytest.raises(UsageError, match="cuda -arch=sm_90"):
+            Gpu.named(text)
+
+
+def test_tiles_follow_the_work():
+    """A product of many rows and columns has large tiles; one of few has tiles enough for all multiprocessors."""
+    large, small = (HOPPER.tiles(rows, 256)[0] for rows in (1 << 16, 169))
+    assert math.prod(large) > math.prod(small)
+    assert HOPPER.tiles(1, 4096)[0][0] == 1
+    assert all(rows * columns <= 128 * 64 for rows, columns in HOPPER.tiles(1 << 16, 256, parts=2))
+
+
+def test_without_a_compiler_for_it(monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(Unavailable, match="pip install cuda-bindings"):
+        compiler.check()
