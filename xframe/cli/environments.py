@@ -12,13 +12,14 @@ from xframe.cli import console, options
 from xframe.errors import Unavailable, UsageError, XframeError
 
 app = typer.Typer(
-    help="Environments of their own for frameworks that need an old Python: caffe, cntk, theano.",
+    help="Environments of their own for frameworks that go with no others: caffe, cntk, paddle, theano.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
 Names = Annotated[
-    list[str] | None, typer.Argument(metavar="[caffe|cntk|theano]...", help="Which environments; all by default.")
+    list[str] | None,
+    typer.Argument(metavar="[caffe|cntk|paddle|theano]...", help="Which environments; all by default."),
 ]
 Python = Annotated[
     str | None, typer.Option(metavar="PATH", help="The interpreter to build on, instead of one that is found.")
@@ -129,7 +130,7 @@ def check(names: Names = None, json: options.Json = False) -> int:
 
 @app.command()
 def remove(
-    names: Annotated[list[str], typer.Argument(metavar="caffe|cntk|theano...", help="Which environments.")],
+    names: Annotated[list[str], typer.Argument(metavar="caffe|cntk|paddle|theano...", help="Which environments.")],
     json: options.Json = False,
 ) -> int:
     """Delete environments, unfinished ones and those of other versions of xframe too."""

@@ -18,7 +18,7 @@ Frameworks = Annotated[
     typer.Option(
         "--framework",
         metavar="A,B",
-        help="pytorch, tensorflow and jax by default; or caffe, cntk, theano, torch.compile; all.",
+        help="pytorch, tensorflow and jax by default; or caffe, cntk, paddle, theano, torch.compile; all.",
     ),
 ]
 Backends = Annotated[

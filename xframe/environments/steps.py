@@ -72,7 +72,6 @@ def theano_settings(root: Path, run: Commands) -> None:
         "[global]\n"
         "device = cpu\n"
         "floatX = float32\n"
-        "openmp = True\n"
         f"base_compiledir = {root / 'compiled'}\n"
         f"cxx = {compiler}\n"
         "[gcc]\n"
