@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import gzip
 import importlib.util
 import io
-import lzma
 import re
 import sys
 import tarfile
@@ -22,21 +23,23 @@ from xframe.errors import Unavailable
 PIECE = 60 << 20
 #: What xframe needs, with what that needs in turn; and TVM, alone and without its compiler, which is 250 MB.
 NEEDED, RUNTIME = ("numpy", "onnx", "typer", "rich"), ("apache-tvm", "apache-tvm-ffi")
+RUNTIME_LIBRARY = "libcudart.so.13"
 LEFT_OUT = ("libtvm_compiler", ".a", ".lib", ".hpp", ".h", ".cc", ".cu", ".pyc", ".pyi")
 UNPACK = """#!/bin/sh
 # Puts the pieces beside this file together, and runs the check with what is in them.
 set -e
 cd "$(dirname "$0")"
-cat gpu_check.tar.xz.* | tar -xJf -
-exec env PYTHONPATH="$PWD/packed" {python} packed/scripts/gpu_check.py --prebuilt packed/built "$@"
+cat gpu_check.tar.gz.* | tar -xzf -
+export PYTHONPATH="$PWD/packed" LD_LIBRARY_PATH="$PWD/packed/lib:$LD_LIBRARY_PATH"
+exec {python} packed/scripts/gpu_check.py --prebuilt packed/built "$@"
 """
 
 
 def pack(built: Path, output: Path, piece: int = PIECE) -> list[Path]:
-    """Write ``gpu_check.tar.xz.000``, ... of at most ``piece`` bytes each, and ``gpu_check.sh``: unpacks and runs.
+    """Write ``gpu_check.tar.gz.000``, ... of at most ``piece`` bytes each, and ``gpu_check.sh``: unpacks and runs.
 
-    They hold xframe, the Python packages that running needs, TVM's runtime and what is in ``built``; the machine needs
-    Python of the same version. Existing pieces are replaced.
+    They hold xframe, the Python packages that running needs, TVM's runtime, CUDA's, and what is in ``built``; the
+    machine needs Python of the same version. Existing pieces are replaced.
 
     Raises
     ------
@@ -48,10 +51,13 @@ def pack(built: Path, output: Path, piece: int = PIECE) -> list[Path]:
             "packing takes TVM's runtime along, and it is not installed here: pip install 'xframe-eval[tvm]'"
         )
     output.mkdir(parents=True, exist_ok=True)
-    for old in output.glob("gpu_check.tar.xz.*"):
+    for old in output.glob("gpu_check.tar.gz.*"):
         old.unlink()
     pieces = _Pieces(output, piece)
-    with lzma.open(cast(BinaryIO, pieces), "wb", preset=1) as packed, tarfile.open(fileobj=packed, mode="w|") as tar:
+    with (
+        gzip.open(cast(BinaryIO, pieces), "wb", compresslevel=1) as packed,
+        tarfile.open(fileobj=packed, mode="w|", dereference=True) as tar,
+    ):
         for source, name in contents(built):
             tar.add(source, arcname=f"packed/{name}", recursive=False)
     pieces.close()
@@ -70,8 +76,22 @@ def contents(built: Path) -> Iterator[tuple[Path, str]]:
             yield path, path.relative_to(root).as_posix()
     for name in (*_closure(NEEDED), *RUNTIME):
         yield from _distribution(name)
+    if (runtime := cuda_runtime()) is not None:
+        yield runtime, f"lib/{RUNTIME_LIBRARY}"
     for path in _files(built):
         yield path, f"built/{path.relative_to(built).as_posix()}"
+
+
+def cuda_runtime() -> Path | None:
+    """The CUDA runtime that TVM's needs, which a machine with a driver alone lacks; None where it is not here."""
+    try:
+        ctypes.CDLL(RUNTIME_LIBRARY)
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return None
+    return next(
+        (Path(line.split()[-1]) for line in lines if Path(line.split()[-1]).name.startswith("libcudart.so")), None
+    )
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -127,7 +147,7 @@ class _Pieces(io.RawIOBase):
     def _next(self) -> None:
         if self._file is not None:
             self._file.close()
-        self.paths.append(self._folder / f"gpu_check.tar.xz.{len(self.paths):03d}")
+        self.paths.append(self._folder / f"gpu_check.tar.gz.{len(self.paths):03d}")
         self._file, self._left = open(self.paths[-1], "wb"), self._size  # noqa: SIM115
 
     def close(self) -> None:
