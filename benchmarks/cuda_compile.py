@@ -10,6 +10,7 @@ TVM's own ``verify_gpu_code`` on what it generates the text from. The exit code 
 
 import argparse
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -32,8 +33,9 @@ SHARED, RESERVED, ASKED = {"sm_80": 164 << 10, "sm_90": 228 << 10}, 1 << 10, 48 
 #: Of a multiprocessor: warps and blocks at most, and registers: a warp gets them in lots, a thread in 8s.
 WARPS, BLOCKS, REGISTERS, LOT, STEP = 64, 32, 64 << 10, 256, 8
 WARP = 32
-#: As TVM has it compiled, without fast math.
-OPTIONS = ["-O3", "--expt-relaxed-constexpr", "--expt-extended-lambda", "--ptxas-options=-v,--register-usage-level=10"]
+#: As TVM has it compiled, without fast math, and the variable that says how hard ptxas saves registers, 0 to 10.
+OPTIONS = ["-O3", "--expt-relaxed-constexpr", "--expt-extended-lambda"]
+LEVEL, USUAL = "TVM_CUDA_PTXAS_REG_LEVEL", "10"
 LIMITS = {
     **{"max_threads_per_block": 1024, "max_thread_x": 1024, "max_thread_y": 1024, "max_thread_z": 64},
     **{"max_shared_memory_per_block": ASKED, "max_vector_bytes": 16},
@@ -105,7 +107,8 @@ def compiled(text: str, arch: str) -> list[Kernel]:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "kernels.cu"
         source.write_text(text, encoding="utf-8")
-        command = ["nvcc", f"-arch={arch}", *OPTIONS, "--cubin", "-o", f"{folder}/kernels.cubin", str(source)]
+        ptxas = f"--ptxas-options=-v,--register-usage-level={os.environ.get(LEVEL, USUAL)}"
+        command = ["nvcc", f"-arch={arch}", *OPTIONS, ptxas, "--cubin", "-o", f"{folder}/kernels.cubin", str(source)]
         done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise XframeError(f"nvcc refuses the kernels for {arch}: {done.stderr.strip()[:2000]}")
@@ -173,6 +176,7 @@ def kernels(model: str, batch: int, lowering: str, arch: str) -> list[rows.Row]:
     import onnx
 
     from xframe.lowering import pipeline
+    from xframe.lowering.cuda import compiler
     from xframe.lowering.cuda.target import Gpu
 
     spec, gpu = zoo.spec(model), Gpu.named(arch)
@@ -180,10 +184,12 @@ def kernels(model: str, batch: int, lowering: str, arch: str) -> list[rows.Row]:
     device = Device(arch, "cuda", arch, arch, gpu.multiprocessors)
     plan = planning.plan(lowering, (site for _, site in artifact.conv_sites), device, fallback=FALLBACK)
     text, illegal = generated(lambda: pipeline.build(onnx.load(artifact.path), plan, gpu).executable)
+    with compiler.exact():
+        made = compiled(text, arch)
     labels = {"model": model, "batch": batch, "lowering": lowering}
     return [
         {**labels, **asdict(k), "warps": k.warps, "legal": not any(k.name.startswith(f"{n}_kernel") for n in illegal)}
-        for k in compiled(text, arch)
+        for k in made
     ]
 
 

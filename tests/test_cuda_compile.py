@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 import sys
 
 import pytest
@@ -84,6 +85,18 @@ def test_kernels_are_in_the_order_of_the_text():
 def test_what_nvcc_refuses_is_an_error():
     with pytest.raises(XframeError, match=r"nvcc refuses the kernels for sm_80: .*no_such_type"):
         cuda_compile.compiled(PLAIN.replace("1.0f", "no_such_type()"), "sm_80")
+
+
+def test_ptxas_saves_registers_as_tvm_is_told_to(monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+    monkeypatch.setattr(
+        subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, 1, "", " ".join(command))
+    )
+    for told, level in ((None, 10), ("3", 3)):
+        if told:
+            monkeypatch.setenv("TVM_CUDA_PTXAS_REG_LEVEL", told)
+        with pytest.raises(XframeError, match=f"register-usage-level={level} "):
+            cuda_compile.compiled(PLAIN, "sm_80")
 
 
 def test_without_nvcc_it_is_unavailable(monkeypatch):
