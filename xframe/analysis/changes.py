@@ -192,16 +192,16 @@ def _change(identity: Identity, old: Measurement | None, new: Measurement, allow
 
 def _judged(change: Change, timed: Sequence[Change], threshold: float, steady: bool) -> Change:
     """The row with the verdict on its times, if it has some."""
-    if change.times is None or change.old is None or change.new is None:
+    times = change.times
+    if times is None or change.old is None or change.new is None:
         return change
 
     load = max((x for m in (change.old, change.new) for x in m.environment.get("foreign_load", ())), default=0.0)
-
     processes = min(m.environment.get("processes", 1) for m in (change.old, change.new))
 
     def said(verdict: Verdict, reason: str = "", drift: Ratio | None = None) -> Change:
         if verdict in (Verdict.SLOWER, Verdict.FASTER) and processes < 2:
-            judged = change.times if drift is None else change.times.over(drift)
+            judged = times if drift is None else times.over(drift)
             if judged.verdict(max(threshold, PROCESSES)) is not verdict:
                 reason = (
                     f"{verdict.value}, but not by the {PROCESSES:.0%} that two processes of the same code may differ"
@@ -213,7 +213,7 @@ def _judged(change: Change, timed: Sequence[Change], threshold: float, steady: b
             verdict = Verdict.AMBIGUOUS
         return replace(change, verdict=verdict.value, reason=reason, drift=drift)
 
-    alone = change.times.verdict(threshold)
+    alone = times.verdict(threshold)
     if min(len(change.old.rounds), len(change.new.rounds)) < 2:
         return said(alone, "one visit tells nothing of drift: measure with --rounds 3")
     drift = (
@@ -221,8 +221,8 @@ def _judged(change: Change, timed: Sequence[Change], threshold: float, steady: b
     )
     if drift is None:
         return said(alone)
-    beside, most = change.times.over(drift).verdict(threshold), 1 + threshold
-    moved = {Verdict.SLOWER: change.times.value > most, Verdict.FASTER: change.times.value < 1 / most}
+    beside, most = times.over(drift).verdict(threshold), 1 + threshold
+    moved = {Verdict.SLOWER: times.value > most, Verdict.FASTER: times.value < 1 / most}
     if moved.get(beside, alone not in moved):
         return said(beside, drift=drift)
     others = f"the rows measured in turn with it became {percent(drift)} in the middle"

@@ -15,8 +15,8 @@ ALGORITHM = "im2col+gemm"
 def prepare(threads: int) -> Tuple[Dict[str, Any], List[str]]:
     """Set the threads of BLAS for this process, and look at what they are then.
 
-    BLAS alone has threads. That is Theano's own default: with OpenMP besides, pooling and elementwise nodes wait for the
-    threads of BLAS to leave a core, which spin for 20 ms after each product.
+    BLAS alone has threads. That is Theano's own default: with OpenMP besides, pooling and elementwise nodes wait for
+    the threads of BLAS to leave a core, which spin for 20 ms after each product.
 
     Returns
     -------
