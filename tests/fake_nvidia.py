@@ -23,6 +23,7 @@ def built(source, folder, *flags):
         "-Wall",
         "-fPIC",
         "-shared",
+        "-Wl,-Bsymbolic",  # its own functions are those that it calls, whatever else has their names in this process
         *flags,
         str(HERE / source),
         "-o",

@@ -214,7 +214,8 @@ def test_questions_are_read(layers, text, framework, lowerings):
         ("conv2-conv1=fft", "no convolution 'conv2-conv1'"),
         ("fc=fft", "no convolution 'fc'; there are: conv1, conv2"),
         ("jax:conv1=fft", "jax is not explained, add it to --framework"),
-        ("caffe:conv1=fft", "no convolution 'caffe:conv1'"),
+        ("nothing:conv1=fft", "no convolution 'nothing:conv1'"),
+        ("caffe:conv1=fft", "caffe is not explained, add it to --framework"),
         ("conv1=fft,all=gemm", "names two lowerings for conv1"),
     ],
 )

@@ -174,6 +174,6 @@ def test_what_it_prints(monkeypatch, capsys):
 def test_the_product_of_complex_numbers_is_eight_operations():
     frequencies, rows, c, o, tile = 5, 8, 32, 48, Tile(4, 1, LANES)
     weights = np.zeros((frequencies, o // tile.columns, c, 2, tile.columns), np.float32)
-    stage = fft._product_stage(frequencies, rows, c, o, weights, tile, HOST)
+    stage = fft._product_stage(frequencies, rows, rows, c, o, weights, tile, HOST)
     func = prepared(stage, {LOWERING: "fft"})
     assert roofline.flop(func) == 8 * frequencies * rows * c * o

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -85,9 +86,16 @@ def test_without_time_a_step_is_not_begun(gpu, monkeypatch, tmp_path):
     assert "s were left" in found[-1].reason
 
 
+def in_the_main_thread():
+    """Signals are handled there alone; a worker of pytest-xdist may run its tests in another."""
+    if threading.current_thread() is not threading.main_thread():
+        pytest.skip("signals reach the main thread alone, and this worker runs its tests in another: pytest -n0")
+
+
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGALRM])
 def test_a_step_that_is_stopped_keeps_its_rows(gpu, monkeypatch, tmp_path, how):
     """By its own alarm, or by someone who wants the process to end."""
+    in_the_main_thread()
 
     def slow(place, limit):
         try:
@@ -104,6 +112,7 @@ def test_a_step_that_is_stopped_keeps_its_rows(gpu, monkeypatch, tmp_path, how):
 
 
 def test_the_alarm_ends_a_step_in_time():
+    in_the_main_thread()
     with pytest.raises(KeyboardInterrupt), steps.alarm(0.01):
         signal.pause()
     os.getpid()
