@@ -71,7 +71,7 @@ def script(*args, registered=(), before="", **options):
         (["compare", "--model", "alexnt"], "unknown model 'alexnt': did you mean alexnet"),
         (["compare", "--lowering", "absent.json"], "can't read the plan absent.json"),
         (["run", "--batch", "-1"], "--batch -1 makes no sense"),
-        (["run", "--backend", "ort", "--lowering", "fft"], "--lowering needs --backend tvm"),
+        (["run", "--backend", "ort", "--lowering", "fft"], "--lowering needs --backend"),
         (["run", "--backend", "ort", "--error-budget", "1e-5"], "--error-budget needs --backend tvm"),
         (["run", "--backend", "ort", "--target", "llvm"], "--target needs --backend tvm"),
         (["run", "--schedules", "absent"], "--schedules absent: there is no such folder"),
