@@ -9,7 +9,7 @@ Pair = Tuple[int, int]
 
 def _convolution(c: Context) -> List[Tensor]:
     param = c.layer.convolution_param
-    kernel, stride, pad, dilation = _windows(c, param)
+    windows = kernel, stride, pad, dilation = _windows(c, param)
     groups, out = param.group, param.num_output
     names: List[str] = []
     tops = []
@@ -19,24 +19,13 @@ def _convolution(c: Context) -> List[Tensor]:
             raise c.wrong("its window does not fit in an image of %d x %d" % x.shape[2:])
         size = tuple(span // s + 1 for span, s in zip(spans, stride))
         names = names or _weights(c, (out, x.shape[1] // groups, *kernel), out)
-        tops.append(
-            c.node(
-                "Conv",
-                [x, *names],
-                (x.shape[0], out, *size),
-                kernel_shape=list(kernel),
-                strides=list(stride),
-                pads=list(pad) * 2,
-                dilations=list(dilation),
-                group=groups,
-            )
-        )
+        tops.append(_node(c, "Conv", [x, *names], (x.shape[0], out, *size), windows))
     return tops
 
 
 def _deconvolution(c: Context) -> List[Tensor]:
     param = c.layer.convolution_param
-    kernel, stride, pad, dilation = _windows(c, param)
+    windows = kernel, stride, pad, dilation = _windows(c, param)
     groups, out = param.group, param.num_output
     names: List[str] = []
     tops = []
@@ -46,19 +35,16 @@ def _deconvolution(c: Context) -> List[Tensor]:
         size = tuple(s * (n - 1) + d * (k - 1) + 1 - 2 * p for n, k, s, p, d in geometry)
         if min(size) < 1:
             raise c.wrong("its padding leaves nothing of an image of %d x %d" % x.shape[2:])
-        tops.append(
-            c.node(
-                "ConvTranspose",
-                [x, *names],
-                (x.shape[0], out, *size),
-                kernel_shape=list(kernel),
-                strides=list(stride),
-                pads=list(pad) * 2,
-                dilations=list(dilation),
-                group=groups,
-            )
-        )
+        tops.append(_node(c, "ConvTranspose", [x, *names], (x.shape[0], out, *size), windows))
     return tops
+
+
+def _node(c: Context, op: str, inputs: List, shape: Tuple[int, ...], windows: Tuple[Pair, Pair, Pair, Pair]) -> Tensor:
+    """A convolution, or a transposed one, with the attributes that both have."""
+    kernel, stride, pad, dilation = map(list, windows)
+    group = c.layer.convolution_param.group
+    geometry = {"kernel_shape": kernel, "strides": stride, "pads": pad * 2, "dilations": dilation}
+    return c.node(op, inputs, shape, group=group, **geometry)
 
 
 def _windows(c: Context, param) -> Tuple[Pair, Pair, Pair, Pair]:
