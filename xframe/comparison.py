@@ -143,7 +143,7 @@ class Request:
             frameworks=frameworks,
             runners=runners,
             lowerings=lowerings,
-            fallback=fallback and _lowering(fallback),
+            fallback=fallback and _fallback(fallback, runners),
             batches=_unique(self.batches),
             threads=_unique(self.threads) or (len(environment.allowed_cpus()),),
         )
@@ -240,6 +240,12 @@ def _lowering(label: str) -> str:
         return resolve(LOWERINGS, label, "lowering")
     except UsageError as e:
         raise UsageError(f"{e} (or {AUTO}, {BEST}, or the path of a plan, which ends in .json)") from None
+
+
+def _fallback(name: str, runners: Sequence[str]) -> str:
+    """A lowering's registered name; where no runner takes lowerings, that of an algorithm of a runner's own passes."""
+    own = PLANNED not in runners and any(name.lower() in algorithms(runner) for runner in runners)
+    return name.lower() if own else resolve(LOWERINGS, name, "lowering")
 
 
 def _takes(runner: str, label: str) -> bool:
