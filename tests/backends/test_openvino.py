@@ -4,6 +4,7 @@ import datetime
 import itertools
 import subprocess
 import sys
+from pathlib import Path
 
 import onnx
 import pytest
@@ -16,6 +17,7 @@ from xframe.errors import NotHonoured, XframeError
 from xframe.types import Plan
 
 backend = pytest.importorskip("xframe.backends.openvino", exc_type=ImportError)
+ROOT = Path(__file__).parents[2]
 OpenVino, openvino = backend.OpenVino, backend.ov
 
 
@@ -41,6 +43,27 @@ print(len(forks), len(pools._threads_queues), sys.modules["openvino_telemetry"])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["0", "0", "None"]
+
+
+def test_a_signal_reaches_a_process_that_had_two_models(convnet):
+    """Each core of OpenVINO sets an alternate stack for signals, then the one before it again, even if that is gone."""
+    code = """
+import signal, sys
+from xframe import artifact
+from xframe.backends.openvino import OpenVino
+from xframe.types import Plan
+
+built = [OpenVino().compile(artifact.load(sys.argv[1]), Plan(), "cpu", 1) for _ in range(2)]
+while built:
+    built.pop(0).close()
+try:
+    signal.raise_signal(signal.SIGINT)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    command = [sys.executable, "-c", code, str(convnet())]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
 
 
 def test_environment_says_what_ran(model):

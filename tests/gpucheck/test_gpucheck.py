@@ -1,10 +1,10 @@
 """The check of a machine with a GPU: what it does without one, with little time, and when it is stopped."""
 
 import json
-import os
-import signal
-import threading
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +14,9 @@ from xframe import artifact, comparison, registry, zoo
 from xframe.equivalence.reference import Reference
 from xframe.errors import XframeError
 from xframe.gpucheck import convolution, machine, steps, words
-from xframe.gpucheck.journal import CUT, DONE, FAILED, SKIPPED, Found, Journal
-from xframe.results import Run
+from xframe.gpucheck.journal import DONE, FAILED, SKIPPED, Found, Journal
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -86,36 +87,58 @@ def test_without_time_a_step_is_not_begun(gpu, monkeypatch, tmp_path):
     assert "s were left" in found[-1].reason
 
 
-def in_the_main_thread():
-    """Signals are handled there alone; a worker of pytest-xdist may run its tests in another."""
-    if threading.current_thread() is not threading.main_thread():
-        pytest.skip("signals reach the main thread alone, and this worker runs its tests in another: pytest -n0")
+STOPPED = """
+import signal, sys, time
+from pathlib import Path
+from xframe import comparison
+from xframe.gpucheck import machine, steps
+from xframe.gpucheck.journal import Journal
+from xframe.results import Run
+
+place, how = Path(sys.argv[1]), sys.argv[2]
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGALRM])
-def test_a_step_that_is_stopped_keeps_its_rows(gpu, monkeypatch, tmp_path, how):
-    """By its own alarm, or by someone who wants the process to end."""
-    in_the_main_thread()
+def slow(folder, limit):
+    try:
+        if how != "time":
+            signal.raise_signal(getattr(signal, how))
+        while True:
+            time.sleep(0.001)
+    except KeyboardInterrupt:
+        raise comparison.Interrupted(Run(1, "now", [], {}, [])) from None
 
-    def slow(place, limit):
-        try:
-            signal.raise_signal(how)
-        except KeyboardInterrupt:
-            raise comparison.Interrupted(Run(1, "now", [], {}, [])) from None
-        raise AssertionError("nothing stopped it")
 
-    only(monkeypatch, slow=slow, after=lambda place, limit: ((), {}))
-    found = steps.check(settings(minutes=1), Journal(tmp_path), lambda line: None)
-    assert states(found) == {"slow": CUT, "after": SKIPPED}
+share = 0.001 if how == "time" else 0.5  # of a minute
+made = [steps.Step("slow", share, slow), steps.Step("after", 0.5, lambda folder, limit: ((), {}))]
+steps.steps = lambda settings, progress: iter(made)
+machine.devices = lambda: 1
+machine.facts = lambda probe: {}
+before = [signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGALRM)]
+for found in steps.check(steps.Settings(minutes=1), Journal(place), lambda line: None):
+    print(found.step, found.state, found.reason, sep=": ")
+assert [signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGALRM)] == before
+assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "reason", "after"),
+    [
+        ("SIGTERM", "interrupted", "skipped: interrupted"),
+        ("SIGALRM", "interrupted", "skipped: interrupted"),
+        ("time", "after 0 s", "done: "),
+    ],
+)
+def test_a_step_that_is_stopped_keeps_its_rows(tmp_path, how, reason, after):
+    """By someone who wants the process to end, a stray alarm, or its own when its time is over.
+
+    In a process of its own, whose main thread handles signals and which nothing else has changed.
+    """
+    command = [sys.executable, "-c", STOPPED, str(tmp_path), how]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == ["machine: done: ", f"slow: cut off: {reason}", f"after: {after}"], done.stderr
+    assert done.returncode == 0, done.stderr
     assert (tmp_path / "slow" / "run.json").exists()
-    assert signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, signal.default_int_handler)
-
-
-def test_the_alarm_ends_a_step_in_time():
-    in_the_main_thread()
-    with pytest.raises(KeyboardInterrupt), steps.alarm(0.01):
-        signal.pause()
-    os.getpid()
 
 
 def test_a_network_is_measured_in_every_runner_and_its_rows_are_told(gpu, monkeypatch, tmp_path, plugins):
@@ -123,9 +146,9 @@ def test_a_network_is_measured_in_every_runner_and_its_rows_are_told(gpu, monkey
     monkeypatch.setitem(registry.BACKENDS, "cudnn", registry.BACKENDS["cudnn"]._replace(where="fake_plugins:Honest"))
     real = steps.steps
     monkeypatch.setattr(steps, "steps", lambda s, p: (x for x in real(s, p) if x.name != "tuning"))
-    monkeypatch.setattr(comparison, "LOWERINGS", {"gemm": registry.LOWERINGS["gemm"]})
+    monkeypatch.setattr(comparison, "LOWERINGS", {n: registry.LOWERINGS[n] for n in ("gemm", "direct")})
     found = steps.check(settings(device="cpu", minutes=5), Journal(tmp_path), lambda line: None)
-    assert set(states(found).values()) == {DONE}
+    assert set(states(found).values()) == {DONE}, [f.reason for f in found]
     network = next(f for f in found if f.step == "network batch 1")
     assert {r["backend"] for r in network.rows} == {"native", "ort", "tvm", "cudnn"}
     assert {r["outcome"] for r in network.rows if r["framework"] == "pytorch"} == {"OK"}

@@ -1,5 +1,6 @@
 """OpenVINO on a CPU: picks its convolution algorithms itself, and is measured as it is."""
 
+import functools
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,16 @@ _SWITCHES: dict[str, tuple[str, dict[str, Any]]] = {
     "cpu_pinning": ("ENABLE_CPU_PINNING", {"off": False, "on": True}),  # off: the process is pinned
     "denormal_as_zero": ("CPU_DENORMALS_OPTIMIZATION", {"off": False, "on": True}),
 }
+
+
+@functools.cache
+def _core() -> Any:
+    """One for as long as the process lives.
+
+    A second one that ends after the first leaves the thread with an alternate signal stack that is no longer there, and
+    the next signal, be it an interrupt, ends the process without a word.
+    """
+    return ov.Core()
 
 
 class OpenVino:
@@ -84,7 +95,7 @@ class OpenVinoExecutable:
         self._bound: list[np.ndarray] = []
 
     def _compiled(self, model: str | bytes, **more: Any) -> Any:
-        core = ov.Core()
+        core = _core()
         try:
             return core.compile_model(core.read_model(model), "CPU", {**self._settings, **more})
         except Exception as e:  # RuntimeError, or a class of one of its frontends
