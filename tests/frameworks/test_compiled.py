@@ -1,5 +1,7 @@
 """``torch.compile`` as a framework of its own. Each network costs seconds of g++, so there is one."""
 
+from dataclasses import replace
+
 import pytest
 from float64 import close, output
 
@@ -89,10 +91,19 @@ def test_freezing_off_packs_weights_in_every_step(small):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_cpp_wrapper(small, tmp_path):
+def test_cpp_wrapper(small, tmp_path, monkeypatch):
+    from xframe.frameworks import pytorch_profile  # needs torch
+
     network = small(cpp_wrapper="on")
     assert any("inductor_entry_impl" in f.read_text() for f in (tmp_path / "inductor").rglob("*.cpp"))
-    with pytest.raises(XframeError, match="convolutions run unseen"):
+    (profile,) = network.profile(1)
+    found = [k for k in profile.kernels if k.kind == "conv"]
+    assert {(k.layer, k.site) for k in found} == {("c", zoo.sites(SMALL, 2)["c"])}
+    assert all("_convolution_pointwise" in k.name and k.algorithm for k in found)
+
+    seen = pytorch_profile.profiles
+    monkeypatch.setattr(pytorch_profile, "profiles", lambda *network: [replace(p, kernels=()) for p in seen(*network)])
+    with pytest.raises(XframeError, match="its profiler does not see"):
         network.profile(1)
     network.close()
 

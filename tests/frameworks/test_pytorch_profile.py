@@ -157,6 +157,8 @@ def test_trees_and_own_times():
         ("aten::addmm", True), ("aten::max_pool2d_with_indices", True), ("aten::_softmax", True), ("aten::cat", True),
         ("aten::native_batch_norm", True), ("aten::copy_", True), ("aten::_slow_conv2d_forward", True),
         ("aten::mkldnn_convolution", True), ("mkldnn::_convolution_pointwise", True), ("mkl::_mkl_linear", True),
+        ("aoti_torch_cpu_mkldnn__convolution_pointwise", True), ("aoti_torch_cpu__mkl_linear", True),
+        ("aoti_torch_cpu_addmm_out", True), ("aoti_torch_cpu_view", False),
         ("graph_0_cpp_fused_relu_3", True), ("aten::view", False), ("aten::as_strided_", False), ("aten::t", False),
         ("aten::empty", False), ("aten::resize_", False), ("aten::dropout", False), ("aten::conv2d", False),
         ("aten::flatten", False), ("aten::contiguous", False), ("aten::_unsafe_view", False),
@@ -169,6 +171,8 @@ def test_what_computes(name, computes):
 
 def test_an_operator_that_only_calls_others_does_not_compute():
     (conv,) = trees([Event("aten::convolution", 0.0, 3.0), Event("aten::addmm", 1.0, 2.0)])
+    assert [n.computes for n in conv.walk()] == [False, True]
+    (conv,) = trees([Event("aoti_torch_cpu_convolution", 0.0, 3.0), Event("aten::mkldnn_convolution", 1.0, 2.0)])
     assert [n.computes for n in conv.walk()] == [False, True]
     (product,) = trees([Event("aten::addmm", 0.0, 3.0), Event("aten::copy_", 1.0, 2.0)])
     assert [n.computes for n in product.walk()] == [True, True]

@@ -224,11 +224,9 @@ class _Network(common.Network):
         Raises
         ------
         XframeError
-            The parts of it that are not public have changed; or code of Inductor in C++, which does not tell a profiler
-            of the convolutions it calls.
+            The parts of it that are not public have changed; or its code of Inductor, in C++ throughout, does not tell
+            a profiler of the convolutions it calls.
         """
-        if self._options.get("cpp_wrapper") == "on":
-            raise XframeError("with cpp_wrapper=on convolutions run unseen by torch.profiler: leave it off to profile")
 
         def step() -> None:
             self.step()
@@ -236,9 +234,13 @@ class _Network(common.Network):
 
         network = (self._spec, self._shape[0], self._module)
         try:
-            return pytorch_profile.profiles(*network, step, passes, self._device.type == "cuda", self._calls)
+            found = pytorch_profile.profiles(*network, step, passes, self._device.type == "cuda", self._calls)
         except (AttributeError, ImportError, LookupError, RuntimeError, TypeError, ValueError) as e:
             raise XframeError(f"torch {torch.__version__} can't be profiled: {type(e).__name__}: {e}") from e
+        convolves = any(item.op == "conv" for item in self._spec.layers)
+        if convolves and not all(any(k.kind == "conv" for k in profile.kernels) for profile in found):
+            raise XframeError(f"torch {torch.__version__} runs convolutions here that its profiler does not see")
+        return found
 
 
 class PyTorch:

@@ -7,6 +7,7 @@ that only gives tensors new shapes, makes them, or is written in terms of others
 
 import functools
 import os
+import re
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +30,8 @@ ALLOCATIONS = frozenset(
 _SHAPES = frozenset(
     f"aten::{x}" for x in ("as_strided_", "set_", "squeeze_", "t_", "transpose_", "unsqueeze_", "_unsafe_view")
 )
+#: How the calls begin that Inductor's code makes where it is C++ throughout: of functions of C, before operators.
+_SHIM = re.compile(r"aoti_torch_(?:cpu_)?(.+?)(?:_out)?$")
 #: Of the chain that tells what an event costs: operators, and how often it is run with and without the profiler.
 _LENGTH, _ROUNDS = 400, 7
 
@@ -95,8 +98,8 @@ class Node:
 
 
 def operator(name: str) -> bool:
-    """Whether an event of that name is an operator, and no annotation or call of a driver."""
-    return "::" in name and " " not in name
+    """Whether an event of that name is an operator, or C's form of one, and no annotation or call of a driver."""
+    return ("::" in name and " " not in name) or _SHIM.match(name) is not None
 
 
 def generated(name: str) -> bool:
@@ -111,7 +114,7 @@ class _Traits(NamedTuple):
 
 @functools.cache
 def _traits(name: str) -> _Traits:
-    namespace, _, base = name.partition("::")
+    namespace, _, base = _of_shim(name).partition("::")
     if not operator(name) or name in ALLOCATIONS | _SHAPES:
         return _Traits(False, False)
     packet = getattr(getattr(torch.ops, namespace), base, None)
@@ -122,6 +125,14 @@ def _traits(name: str) -> _Traits:
     if namespace in ("mkl", "mkldnn") or "mkldnn" in base or _has(overloads, "CPU"):
         return _Traits(True, True)
     return _Traits(False, not _has(overloads, "CompositeImplicitAutograd"))
+
+
+def _of_shim(name: str) -> str:
+    """``aoti_torch_cpu_addmm_out`` -> ``aten::addmm``; the name of an operator passes through."""
+    found = _SHIM.match(name)
+    if found is None:
+        return name
+    return f"mkldnn::{found[1][7:]}" if found[1].startswith("mkldnn_") else f"aten::{found[1]}"
 
 
 def _has(overloads: Sequence[Any], key: str) -> bool:
