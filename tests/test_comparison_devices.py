@@ -121,19 +121,19 @@ def test_the_whole_way_of_a_row_on_a_gpu(plugins, monkeypatch, tmp_path):
     assert "CUDNN_STATUS_NOT_SUPPORTED" in refused.reason
 
 
-def test_logs_of_this_cpu_are_for_no_gpu(cudnn, monkeypatch):
+def test_each_device_has_logs_of_its_own_and_they_are_for_tvm_alone(cudnn, monkeypatch):
     asked_for = []
 
     def looked_up(self, plan, threads):
-        asked_for.append(plan.label)
-        return (), ()
+        asked_for.append(self._device)
+        return (), (f"logs of {self._device}",)
 
     monkeypatch.setattr(planning.Schedules, "_read", looked_up)
     asked = replace(TINY, runners=("tvm", "cudnn"), lowerings=("gemm",), baseline=False)
-    compare(replace(asked, device="cuda"))
-    assert asked_for == []
-    compare(replace(asked, runners=("tvm",), device="cpu"))
-    assert asked_for == [""]  # a plan's label does not matter there
+    rows = compare(replace(asked, device="cuda:0,1")).measurements
+    assert asked_for == ["cuda:0", "cuda:1"]
+    for row in rows:
+        assert (f"logs of {row.case.device}" in row.notes) == (row.case.runner == "tvm")
 
 
 def test_a_fallback_of_its_own_is_taken(cudnn):

@@ -195,16 +195,17 @@ def compare(request: Request, on_progress: Progress | None = None, command: Sequ
     asked = replace(asked, batches=batches(asked, subject))
     with contextlib.suppress(Unavailable), without_frameworks():  # what is not available, each row says
         for label in (x for x in asked.lowerings or () if PLANNED in asked.runners and _takes(PLANNED, x)):
-            planning.plan(label, (), _device(asked.device), asked.fallback, target=asked.target)
+            planning.plan(label, (), _device(devices(asked.device)[0]), asked.fallback, target=asked.target)
     created, facts = datetime.now().astimezone().isoformat(timespec="seconds"), about(request, asked, subject)
-    where = asked.schedules if asked.device == "cpu" else planning.NONE  # logs are of CPUs
-    cases, logs = list(_cases(asked, subject.name)), planning.Schedules(where, asked.allow_foreign_log)
+    cases = list(_cases(asked, subject.name))
+    schedules = {d: planning.Schedules(asked.schedules, asked.allow_foreign_log, d) for d in devices(asked.device)}
     done: dict[Case, Measurement] = {}
     stopped: KeyboardInterrupt | None = None
     try:
         for device, batch in itertools.product(devices(asked.device), asked.batches):
             group = [c for c in cases if (c.device, c.batch) == (device, batch)]
-            for case, measurement in _measured(replace(asked, device=device), subject, batch, group, logs, progress):
+            here = replace(asked, device=device)
+            for case, measurement in _measured(here, subject, batch, group, schedules[device], progress):
                 done[case] = measurement
     except KeyboardInterrupt as e:
         stopped = e
@@ -327,7 +328,8 @@ def _measured(
                 yield case, Measurement(case, e.outcome, str(e))
         for measurement in map(oracle.compared, measure(map(job, ready), asked.budget, stages(progress))):
             progress(f"{title(measurement.case)}: {measurement.outcome.value}")
-            told = (*measurement.notes, *logs.notes(measurement.case.plan, threads))
+            planned = measurement.case.runner == PLANNED
+            told = (*measurement.notes, *(logs.notes(measurement.case.plan, threads) if planned else ()))
             yield from ((case, replace(measurement, notes=told)) for case in ready[measurement.case])
 
 

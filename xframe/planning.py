@@ -10,7 +10,7 @@ from xframe import registry
 from xframe.errors import Unavailable, Unsupported, UsageError
 from xframe.lowering.variants import refusal
 from xframe.schedules import find
-from xframe.schedules.device import identity
+from xframe.schedules.device import Identity, identity
 from xframe.types import ERROR_BUDGET, ConvSite, Device, Plan, Tuned
 
 AUTO, BEST, NONE = "auto", "best", "none"
@@ -107,16 +107,21 @@ def _from_file(path: str, sites: list[ConvSite], error_budget: float | None, tar
 class Schedules:
     """Where forced plans take tuned kernels from. What was found for a plan is kept: equal rows use equal schedules.
 
+    Plans on a GPU take what was tuned on its kind, whatever number of ``threads`` the host has.
+
     Parameters
     ----------
     where
-        :data:`AUTO`: the logs of this machine; :data:`NONE`: no logs; or the folder that holds them.
+        :data:`AUTO`: the logs of this device; :data:`NONE`: no logs; or the folder that holds them.
     allow_foreign
         Take records of other kinds of machines where this one has none; the notes say so.
+    device
+        ``cpu``, ``cuda`` or ``cuda:<number>``; or the architecture of a GPU elsewhere, such as ``sm_90``: what was
+        tuned on any GPU of it, for ``threads`` multiprocessors.
     """
 
-    def __init__(self, where: str = AUTO, allow_foreign: bool = False):
-        self._where, self._allow_foreign = where, allow_foreign
+    def __init__(self, where: str = AUTO, allow_foreign: bool = False, device: str = "cpu"):
+        self._where, self._allow_foreign, self._device = where, allow_foreign, device
         self._known: dict[tuple[Plan, int], tuple[tuple[Tuned, ...], tuple[str, ...]]] = {}
 
     def tuned(self, plan: Plan, threads: int) -> Plan:
@@ -140,7 +145,13 @@ class Schedules:
 
     def _read(self, plan: Plan, threads: int) -> tuple[tuple[Tuned, ...], tuple[str, ...]]:
         roots = None if self._where == AUTO else [Path(self._where)]
-        tuned, notes = find.tuned(plan, identity(), threads, roots, self._allow_foreign)
+        device: Identity | str = self._device
+        try:
+            device = device if self._device.startswith("sm_") else identity(self._device)
+        except Unavailable:  # whoever runs on it says so
+            return (), ()
+        every = isinstance(device, Identity) and device.kind != "cpu"
+        tuned, notes = find.tuned(plan, device, None if every else threads, roots, self._allow_foreign)
         if roots and not tuned and not notes:
             notes = [f"no schedule log in {self._where} is for this machine and a kernel of this plan"]
         return tuple(tuned), tuple(notes)

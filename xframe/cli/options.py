@@ -55,7 +55,7 @@ Schedules = Annotated[
     str,
     typer.Option(
         metavar="auto|none|DIR",
-        help="Tuned kernels, for tvm: from the schedule logs of this machine, from none, or from the logs in a folder.",
+        help="Tuned kernels, for tvm: from the schedule logs of the device, from none, or from the logs in a folder.",
     ),
 ]
 AllowForeignLog = Annotated[

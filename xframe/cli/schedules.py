@@ -67,14 +67,14 @@ def _each(where: list[str] | None) -> Iterator[tuple[Path, Log | None, str | Non
     """Folder, log, and why it can't be used here, in words; a broken log is None."""
     from xframe.schedules import device, find, log
 
-    here = device.identity()
+    here = device.here().values()
     for folder in _chosen(where):
         try:
             found = log.read(folder)
         except log.LogError as e:
             yield folder, None, str(e)
         else:
-            yield folder, found, find.stale(found) or find.foreign(found, here)
+            yield folder, found, find.stale(found) or find.foreign(found, *here)
 
 
 def _geometric_mean(gains: Iterable[float]) -> float | None:
@@ -108,6 +108,7 @@ def list_(where: Where = None, json: options.Json = False) -> int:
                 "gain": _geometric_mean(e.gain for e in entries),
                 "tvm": log.tvm if log else None,
                 "target": log.target if log else None,
+                "software": dict(log.software) if log else None,
                 "threads": sorted({e.threads for e in entries}),
                 "newest": max((e.created for e in entries), default=None),
                 "usable": why is None,
@@ -158,7 +159,8 @@ def show(where: Where = None, json: options.Json = False) -> int:
             elif json:
                 _lines({"log": str(folder), **_facts(e)} for e in log.entries.values())
             else:
-                print(f"\n{find.title(folder)}: {log.device.words}, TVM {log.tvm}, {log.target}")
+                more = "".join(f", {name} {version}" for name, version in log.software.items())
+                print(f"\n{find.title(folder)}: {log.device.words}, TVM {log.tvm}, {log.target}{more}")
                 print(f"not usable here: {why}" if why else "usable here")
                 _show_table(list(log.entries.values()))
     return broken

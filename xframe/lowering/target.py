@@ -1,7 +1,7 @@
 """What a schedule needs to know of the CPU it is for, read off the TVM target; and which targets can run here."""
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -137,3 +137,8 @@ class Cpu:
 
 #: What code is made for.
 Target = Cpu | Gpu
+
+
+def named(text: str, threads: int) -> Target:
+    """The target of a record: its ``text``, for so many ``threads``, which on a GPU are multiprocessors."""
+    return replace(Gpu.named(text), multiprocessors=threads) if text.startswith(Gpu.kind) else Cpu(text, threads)

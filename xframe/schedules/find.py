@@ -7,7 +7,7 @@ from pathlib import Path
 
 import xframe
 from xframe.schedules import software
-from xframe.schedules.device import Identity
+from xframe.schedules.device import GPU, Identity
 from xframe.schedules.log import Entry, Log, LogError, is_log, read
 from xframe.types import Plan, Tuned
 
@@ -67,10 +67,26 @@ def stale(log: Log) -> str | None:
     return None
 
 
-def foreign(log: Log, device: Identity) -> str | None:
-    """Why ``log`` is not for ``device``, in words; None if it is."""
-    how = device.differs(log.device)
-    return how and f"it was tuned on another kind of device ({how}): tune here, or pass --allow-foreign-log"
+def foreign(log: Log, *devices: Identity) -> str | None:
+    """Why ``log`` is for none of ``devices``, in words; None if it is for one."""
+    alike = [d for d in devices if d.kind == log.device.kind]
+    if not alike:
+        return f"it was tuned on another kind of device ({log.device.words}), and there is none of that kind here"
+    how = [d.differs(log.device) for d in alike]
+    if not all(how):
+        return None
+    return f"it was tuned on another kind of device ({how[0]}): tune here{'' if _never(log, alike) else _ALLOW}"
+
+
+#: What else can be done about a foreign log.
+_ALLOW = ", or pass --allow-foreign-log"
+
+
+def _never(log: Log, devices: Iterable[Identity]) -> bool:
+    """Whether no kernel of ``log`` can be one of these devices': a GPU's are defined for its multiprocessors."""
+    return log.device.kind == GPU and (log.device.family, log.device.cores) not in {
+        (d.family, d.cores) for d in devices
+    }
 
 
 @dataclass(frozen=True)
@@ -95,15 +111,24 @@ class _Candidate:
 
 
 def tuned(
-    plan: Plan, device: Identity, threads: int, where: Sequence[Path] | None = None, allow_foreign: bool = False
+    plan: Plan,
+    device: Identity | str,
+    threads: int | None,
+    where: Sequence[Path] | None = None,
+    allow_foreign: bool = False,
 ) -> tuple[tuple[Tuned, ...], list[str]]:
     """The best record of each kernel of ``plan`` that has one, and in words what was refused and what is foreign.
 
     The logs of all networks are looked at: a kernel is a kernel. A log that can't be read is told of if it is of a
-    lowering of the plan; one that is stale or of another device, if a kernel of the plan has no record elsewhere.
+    lowering of the plan; one that is stale or of another device, if a kernel of the plan has no record elsewhere. Logs
+    of GPUs are nothing to a CPU, nor the other way round.
 
     Parameters
     ----------
+    device
+        What the plan runs on; or the architecture of a GPU that is not here, such as ``sm_90``: logs of any GPU of it.
+    threads
+        That kernels are for; of a GPU, its multiprocessors. None: those of the device.
     where
         Folders of logs instead of :func:`roots`.
     allow_foreign
@@ -121,16 +146,17 @@ def tuned(
             if folder.name in {lowering for _, lowering in plan.lowerings}:
                 notes.append(str(e))
             continue
-        entries = [e for e in log.entries.values() if _key(e) in wanted and e.threads == threads]
-        if not entries:
+        entries = [e for e in log.entries.values() if _key(e) in wanted and threads in (None, e.threads)]
+        if not entries or not _of_kind(log, device):
             continue
-        strange = foreign(log, device)
-        why = stale(log) or (None if allow_foreign else strange) or _other_target(plan, log)
+        strange = None if isinstance(device, str) else foreign(log, device)
+        allowed = allow_foreign and not (isinstance(device, Identity) and _never(log, [device]))
+        why = stale(log) or (None if allowed else strange) or _other_target(plan, log)
         if why:
             refused.append((folder, why, {e.task for e in entries}))
         else:
             candidates += [_Candidate(e, log.target, folder, strange) for e in entries]
-    for candidate in _of_our_target(plan, threads, candidates):
+    for candidate in candidates if threads is None else _of_our_target(plan, threads, candidates):
         known = best.get(candidate.entry.task)
         if known is None or candidate.rank > known.rank:
             best[candidate.entry.task] = candidate
@@ -138,6 +164,12 @@ def tuned(
     notes += _told("is not used", missed)
     notes += _told("is used although", [(c.folder, c.foreign) for c in best.values() if c.foreign])
     return tuple(best[task].tuned for task in sorted(best)), notes
+
+
+def _of_kind(log: Log, device: Identity | str) -> bool:
+    if isinstance(device, str):
+        return (log.device.kind, log.device.family) == (GPU, device)
+    return log.device.kind == device.kind
 
 
 def _key(entry: Entry) -> str:
@@ -159,7 +191,8 @@ def _other_target(plan: Plan, log: Log) -> str | None:
 
 
 def _of_our_target(plan: Plan, threads: int, candidates: list[_Candidate]) -> list[_Candidate]:
-    """Those for the target that the plan is compiled for. TVM is asked for this machine's only if they differ."""
+    """Those for the target that the plan is compiled for. TVM is asked for this machine's only if they differ: on a GPU
+    they can't, as the architecture is all of it."""
     if plan.target is not None or len({c.target for c in candidates}) < 2:
         return candidates
     from xframe.lowering.target import Cpu

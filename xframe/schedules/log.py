@@ -22,7 +22,7 @@ from xframe.errors import XframeError
 from xframe.files import atomic
 from xframe.schedules import record as records
 from xframe.schedules import software
-from xframe.schedules.device import Identity, identity
+from xframe.schedules.device import GPU, Identity, identity
 from xframe.schedules.lock import lock
 from xframe.schedules.untrusted import Fields, LogError, parsed, text_of
 from xframe.types import ConvSite
@@ -38,6 +38,8 @@ NEXT = ".next"
 TEMPLATE, AUTO = "template", "auto"
 #: Of one log: entries; samples of one of them; seconds of one sample; terms of one loop.
 MOST_ENTRIES, MOST_SAMPLES, MOST_SECONDS, MOST_EXTENT = 10_000, 10_000, 3600.0, 1 << 31
+#: Rows, and vectors, of a tile: a GPU's block of threads has one of values.
+MOST_TILE = 1024
 _TASK = r"\S+ [a-z0-9_]+ \S+ [A-Z]\w* bias\S* t\d{1,4}"
 
 
@@ -105,8 +107,9 @@ _IN_META = tuple(f.name for f in fields(Entry) if f.name not in _IN_DATABASE)
 class Log:
     """The entries of one device, by task, and what they depend on.
 
-    ``tvm``: its version. ``target``: the compiler's, as ``xframe.lowering.target.Cpu.text`` has it. ``passes``: hash of
-    the pass list (:func:`xframe.schedules.software.passes`).
+    ``tvm``: its version. ``target``: the compiler's, as ``text`` of a ``xframe.lowering.target.Target`` has it.
+    ``passes``: hash of the pass list (:func:`xframe.schedules.software.passes`). ``software``: what else code for a GPU
+    was made and run with (:func:`xframe.schedules.software.cuda`), which is told, not compared; empty for a CPU.
     """
 
     device: Identity
@@ -114,11 +117,15 @@ class Log:
     target: str
     passes: str
     entries: Mapping[str, Entry] = field(default_factory=dict)
+    software: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
-    def here(target: str, entries: Iterable[Entry] = ()) -> "Log":
-        """A log of this device with the software that is installed."""
-        return Log(identity(), software.tvm_version() or "", target, software.passes(), {e.task: e for e in entries})
+    def here(target: str, entries: Iterable[Entry] = (), device: Identity | None = None) -> "Log":
+        """A log of ``device``, by default this machine's CPU, with the software that is installed."""
+        of = device or identity()
+        more = software.cuda() if of.kind == GPU else {}
+        version, passes = software.tvm_version() or "", software.passes()
+        return Log(of, version, target, passes, {e.task: e for e in entries}, more)
 
 
 def is_log(folder: Path) -> bool:
@@ -192,7 +199,8 @@ def _parsed(texts: Mapping[str, str], losses: bool) -> Log:
         raise LogError(f"{META} has no schema number")
     if meta["schema"] != SCHEMA or type(meta["schema"]) is not int:
         raise LogError(f"it has schema {ascii(meta['schema'])[:40]}, and this xframe reads {SCHEMA}")
-    head = Fields(meta, META, ("schema", "device", "tvm", "target", "passes", "files", "entries", "digest"))
+    more = ("software",) if "software" in meta else ()
+    head = Fields(meta, META, ("schema", "device", "tvm", "target", "passes", "files", "entries", "digest", *more))
     if head["digest"] != _digest({k: v for k, v in meta.items() if k != "digest"}):
         raise LogError(f"{META} was edited since it was written: its digest is of something else")
     files = Fields(head["files"], "the files", (WORKLOADS, RECORDS))
@@ -216,7 +224,15 @@ def _parsed(texts: Mapping[str, str], losses: bool) -> Log:
         head.text("target", r"[\w ,.=+-]+"),
         head.text("passes", r"[0-9a-f]+"),
         by_task,
+        _software(head["software"]) if more else {},
     )
+
+
+def _software(data: Any) -> dict[str, str]:
+    """The names and versions of a log's ``software``."""
+    names = data if isinstance(data, dict) else ()
+    given = Fields(data, "'software'", [n for n in names if n in ("driver", "compiler")])
+    return {name: given.text(name, r"[\w .+-]+") for name in names}
 
 
 def _entry(row: Any, number: int, line: str, workloads: list[str], losses: bool) -> Entry:
@@ -228,8 +244,8 @@ def _entry(row: Any, number: int, line: str, workloads: list[str], losses: bool)
     except ValueError as e:
         raise LogError(f"{where} is for no convolution: {ascii(task)[:80]}") from e
     tile = given["tile"]
-    if not (isinstance(tile, list) and len(tile) == 2 and all(type(n) is int and 1 <= n <= 64 for n in tile)):
-        raise LogError(f"'tile' in {where} must be two whole numbers from 1 to 64")
+    if not (isinstance(tile, list) and len(tile) == 2 and all(type(n) is int and 1 <= n <= MOST_TILE for n in tile)):
+        raise LogError(f"'tile' in {where} must be two whole numbers from 1 to {MOST_TILE}")
     space = given.text("space", f"{TEMPLATE}|{AUTO}")
     if (given["knobs"] is None) != (space == AUTO):
         raise LogError(f"{where} must have knobs if it is of the template, and only then")
@@ -355,6 +371,7 @@ def _files(log: Log) -> dict[str, str]:
         "tvm": log.tvm,
         "target": log.target,
         "passes": log.passes,
+        **({"software": dict(log.software)} if log.software else {}),
         "files": {name: _sha256(text) for name, text in texts.items()},
     }
     rows = [

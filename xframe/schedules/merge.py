@@ -31,7 +31,7 @@ def merge(into: Log, other: Log) -> Log:
     for task, entry in other.entries.items():
         if task not in entries or entry.gain > entries[task].gain:
             entries[task] = entry
-    return replace(into, entries=entries)
+    return replace(into, entries=entries, software=other.software or into.software)
 
 
 def update(folder: Path, log: Log) -> Log:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from xframe.schedules import find, software
-from xframe.schedules.device import Identity
+from xframe.schedules.device import GPU, Identity
 from xframe.schedules.log import Entry, Log, lock, read, remove, write
 from xframe.types import Tuned
 
@@ -26,7 +26,7 @@ def prune(
 
     Stale are records of another version of TVM or another pass list, and those of ``device`` whose kernel is defined
     otherwise by now, or whose trace does not apply to it. For the second kind each kernel is defined anew, which takes
-    about a second.
+    about a second; those of GPUs wherever we are.
 
     Parameters
     ----------
@@ -61,7 +61,8 @@ def prune(
 def _dropped(log: Log, device: Identity, on_progress: Callable[[str], None] | None) -> list[Dropped]:
     if software.tvm_version() is not None and (why := find.stale(log)):
         return [Dropped(task, why) for task in log.entries]
-    defined_here = software.tvm_version() is not None and find.foreign(log, device) is None
+    known = log.device.kind == GPU or find.foreign(log, device) is None
+    defined_here = software.tvm_version() is not None and known
     dropped = []
     for task, entry in log.entries.items():
         if on_progress is not None:
@@ -77,7 +78,7 @@ def _redefined(entry: Entry, target: str) -> str | None:
     """Why the kernel that the lowering has by this name now can't be scheduled by the record; None if it can."""
     import numpy as np
 
-    from xframe.lowering.target import Cpu
+    from xframe.lowering.target import named
     from xframe.lowering.tasks import Task, define
 
     try:
@@ -88,5 +89,5 @@ def _redefined(entry: Entry, target: str) -> str | None:
     weight = np.zeros((site.out_channels, site.in_channels // site.groups, *site.kernel), np.float32)
     bias = np.zeros(site.out_channels, np.float32)
     tuned = Tuned(entry.task, entry.tile, entry.trace, entry.workload, "this log")
-    schedule = define(task, weight, bias, Cpu(target, task.threads), tuned).schedule
+    schedule = define(task, weight, bias, named(target, task.threads), tuned).schedule
     return None if schedule.startswith("tuned") else schedule.partition(" is refused: ")[2] or schedule

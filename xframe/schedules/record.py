@@ -2,8 +2,8 @@
 
 A trace is a program: replayed, it can do to a kernel whatever a schedule can. Most of that only reorders loops, but an
 annotation can import code of its author's into the kernel (``pragma_import_llvm``), and some instructions change types
-or hide accesses from the checks. So only what templates and MetaSchedule's own space for CPUs are made of is let
-through.
+or hide accesses from the checks. So only what templates, for CPUs and GPUs, and MetaSchedule's own space for CPUs are
+made of is let through.
 """
 
 import json
@@ -20,9 +20,11 @@ INSTRUCTIONS = frozenset(
         "CacheRead", "CacheWrite", "SetScope",
         "ComputeAt", "ReverseComputeAt", "ComputeInline", "ReverseComputeInline",
         "DecomposeReduction", "RFactor", "Annotate", "Unannotate", "EnterPostproc",
+        "Bind", "ReIndex",
     }
 )  # fmt: skip
-#: Annotations: the marks of products that fetch ahead, how far to unroll, and MetaSchedule's notes to itself.
+#: Annotations: the marks of products that fetch ahead, how far to unroll, MetaSchedule's notes to itself; and on GPUs
+#: which steps of a loop overlap, and what is in shared memory twice for that.
 ANNOTATIONS = frozenset(
     {
         "xframe.fetch_ahead", "xframe.again", "xframe.block", "xframe.row",
@@ -30,6 +32,8 @@ ANNOTATIONS = frozenset(
         "meta_schedule.parallel", "meta_schedule.vectorize", "meta_schedule.unroll_explicit",
         "meta_schedule.unroll_implicit", "meta_schedule.tiling_structure", "meta_schedule.random_compute_producer",
         "meta_schedule.inline_rule", "meta_schedule.layout_rewrite_preproc",
+        "software_pipeline_stage", "software_pipeline_order", "double_buffer_scope",
+        "tirx.manifest_shared_memory_local_stage",
     }
 )  # fmt: skip
 MOST_INSTRUCTIONS = 5000
