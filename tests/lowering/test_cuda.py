@@ -6,9 +6,8 @@ import shutil
 import numpy as np
 import pytest
 from onnx import helper
-from tvm import s_tir, te
 
-from benchmarks import cuda_compile
+from benchmarks import cuda_compile, ptxas
 from tests.cuda_on_cpu import mutation, shim
 from tests.cuda_on_cpu.errors import KernelError
 from tests.cuda_on_cpu.fixtures import cuda_on_cpu  # noqa: F401
@@ -18,10 +17,8 @@ from tests.lowering.on_cuda import AMPERE, HOPPER
 from tests.lowering.test_convolutions import REAL, reference, square
 from xframe import registry
 from xframe.equivalence.verdict import judge
-from xframe.errors import Unavailable, UsageError
+from xframe.errors import UsageError
 from xframe.lowering import pipeline
-from xframe.lowering.cuda import compiler
-from xframe.lowering.cuda.generic import spread
 from xframe.lowering.cuda.target import Gpu
 from xframe.lowering.dense import dense_stages
 from xframe.lowering.gemm import Gemm
@@ -238,23 +235,9 @@ def test_kernels_are_legal(lowering):
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_nvcc_compiles_them_without_spills(lowering, arch):
     stages = list(full(lowering))
-    kernels = cuda_compile.compiled(shim.cuda_text(on_cuda.module(stages), target=Gpu.named(arch).tvm), arch)
+    kernels = ptxas.compiled(shim.cuda_text(on_cuda.module(stages), target=Gpu.named(arch).tvm), arch)
     assert len(kernels) >= len(stages)
     assert [k for k in kernels if k.spills or k.shared > HOPPER.shared] == []
-
-
-def test_functions_are_exact():
-    text = compiler.exact_functions("y = __expf(x) + __powf(a, 2.0f) + __ldg(p) + my__expf(x);")
-    assert text == "y = expf(x) + powf(a, 2.0f) + __ldg(p) + my__expf(x);"
-
-
-def test_the_compiler_is_given_exact_functions():
-    x = te.placeholder((64,), name="x")
-    sch = s_tir.Schedule(te.create_prim_func([x, te.compute((64,), lambda i: te.exp(x[i]), name="y")]))
-    spread(sch, sch.get_sblock("y"), AMPERE)
-    text = shim.cuda_text(sch.mod["main"], target=AMPERE.tvm)
-    assert " expf(" in text
-    assert "__expf(" not in text
 
 
 def test_a_gpu_has_a_name():
@@ -271,10 +254,3 @@ def test_tiles_follow_the_work():
     assert math.prod(large) > math.prod(small)
     assert HOPPER.tiles(1, 4096)[0][0] == 1
     assert all(rows * columns <= 128 * 64 for rows, columns in HOPPER.tiles(1 << 16, 256, parts=2))
-
-
-def test_without_a_compiler_for_it(monkeypatch):
-    monkeypatch.setattr("shutil.which", lambda name: None)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(Unavailable, match="pip install cuda-bindings"):
-        compiler.check()
