@@ -7,12 +7,12 @@ from nets import EVERY, SMALL, TRAPS
 from test_frameworks import case
 
 from xframe import registry, zoo
-from xframe.errors import Unsupported
+from xframe.errors import Unsupported, XframeError
 from xframe.types import HOST, KINDS
 
 jax = pytest.importorskip("jax")
 from xframe.frameworks import jax as framework  # noqa: E402
-from xframe.frameworks import jax_profile, traces  # noqa: E402
+from xframe.frameworks import jax_eager, jax_profile, traces, xla  # noqa: E402
 from xframe.frameworks.traces import Event  # noqa: E402
 
 
@@ -70,11 +70,33 @@ def test_channels_first_is_in_the_program_and_its_profile():
     check(network.profile(1)[0], SMALL)
 
 
-def test_without_jit_it_runs_one_operation_after_the_other():
-    network = built(EVERY, {"jit": "off"})
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+def test_without_jit_each_operation_is_a_program_of_a_layer(layout):
+    network = built(EVERY, {"jit": "off", "layout": layout})
     assert not hasattr(network._run, "as_text")
-    with pytest.raises(Unsupported, match="use jit=on"):
-        network.profile(1)
+    for profile in network.profile(2):
+        check(profile, EVERY)
+        assert {"pool", "norm", "softmax", "activation"} <= {k.kind for k in profile.kernels}
+        idle = {x.name for x in EVERY.layers if x.op in ("dropout", "flatten")}
+        assert {x.name for x in EVERY.layers} - {k.layer for k in profile.kernels} <= idle
+        assert {"python", "dispatch"} <= {s.kind for s in profile.host}
+    close(network.fetch()[0], case(EVERY)[2])
+
+
+def test_layers_share_a_program_in_the_order_in_which_they_ask_for_it():
+    def run(number, start, op="add.1"):
+        return Event(op, start, start + 1, "pool", {"hlo_op": op, "program_id": 4, "run_id": number})
+
+    def placed(*events):
+        return [e.stats[xla.WORK] for e in jax_eager._placed(list(events), {4: ["first", "second"]})]
+
+    # The second was quicker, as nothing keeps it from being where it does not read the first.
+    assert placed(run(8, 0.0), run(7, 1.0), run(7, 2.0, "end")) == ["4/second/add.1", "4/first/add.1", "4/first/end"]
+    with pytest.raises(XframeError, match="other programs"):
+        placed(run(7, 0.0))
+
+
+def test_without_jit_flags_of_programs_are_refused():
     with pytest.raises(Unsupported, match="use jit=on"):
         built(SMALL, {"jit": "off", "fast_math": "on"})
 
@@ -116,6 +138,6 @@ def test_the_caller_is_woken_after_the_last_kernel(monkeypatch):
     ]
     monkeypatch.setattr(jax_profile, "record", lambda run: events)
     hlo = "ENTRY %main (x: f32[2,3]) -> f32[2,5] {\n  ROOT %dot = f32[2,5]{1,0} dot(%x, %x)\n}\n"
-    (profile,) = jax_profile.Profiler(SMALL, 2, lambda: None, hlo).passes(1)
+    (profile,) = jax_profile.Profiler(lambda: None, jax_profile.of_program(SMALL, 2, hlo)).passes(1)
     assert [(k.name, k.start, k.end) for k in profile.kernels] == [("dot", 2.0, 6.0)]
     assert ("thread wake-up", 6.0, 7.0, "dispatch") in [(s.name, s.start, s.end, s.kind) for s in profile.host]

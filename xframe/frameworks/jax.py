@@ -4,6 +4,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -112,7 +113,8 @@ class _Network(common.Network):
         threads: int,
         options: Mapping[str, str],
     ):
-        self._nchw = options.get("layout") == "NCHW"
+        self._layout = options.get("layout", "NHWC")
+        self._nchw = self._layout == "NCHW"
         self._jit = options.get("jit") != "off"
         self._precision = options.get("matmul_precision", "highest")
         flags = dict(FLAGS[option] for option in options.items() if option in FLAGS)
@@ -124,7 +126,7 @@ class _Network(common.Network):
             "platform": device.platform,
             "device": device.device_kind,
             "matmul_precision": self._precision,
-            "layout": "NCHW" if self._nchw else "NHWC",
+            "layout": self._layout,
             "jit": self._jit,
             "xla_flags": os.environ.get("XLA_FLAGS", ""),
             "compiler_options": flags,
@@ -149,8 +151,9 @@ class _Network(common.Network):
                 return ops[item.op](item, own, *xs)
 
         def run(values, x):
-            return network(spec, values, x, scoped, "NCHW" if self._nchw else "NHWC")
+            return network(spec, values, x, scoped, self._layout)
 
+        self._apply = scoped
         start = time.perf_counter()
         with self._context():
             self._run: Any = run
@@ -187,9 +190,7 @@ class _Network(common.Network):
         """See :mod:`xframe.frameworks.jax_profile`. Raises Unsupported where that can't tell."""
         if self._device.platform != "cpu":
             raise Unsupported("profiling jax on a GPU: its traces are read for CPUs only; profile with --device cpu")
-        if not self._jit:
-            raise Unsupported("profiling jax with jit=off: no compiled module tells whose each kernel is; use jit=on")
-        from xframe.frameworks.jax_profile import Profiler
+        from xframe.frameworks import jax_eager, jax_profile
 
         if self._profiler is None:
 
@@ -197,8 +198,23 @@ class _Network(common.Network):
                 self.step()
                 self.sync()
 
-            self._profiler = Profiler(self._spec, self._shape[0], step, self._run.as_text())
+            network = self._spec, self._shape[0]
+            if self._jit:
+                kernels = jax_profile.of_program(*network, self._run.as_text())
+            else:
+                kernels = jax_eager.kernels(*network, self._layer_by_layer)
+            self._profiler = jax_profile.Profiler(step, kernels)
         return self._profiler.passes(passes)
+
+    def _layer_by_layer(self, mark: Callable[[str], AbstractContextManager[Any]]) -> None:
+        """A step that waits for each layer, inside ``mark`` of its name."""
+
+        def waited(item: Layer, own: Weights, *xs):
+            with mark(item.name):
+                return jax.block_until_ready(self._apply(item, own, *xs))
+
+        with self._context():
+            network(self._spec, self._weights, self._x, waited, self._layout)
 
 
 class Jax:

@@ -11,7 +11,10 @@ from jax import lax
 
 from xframe.frameworks import traces, xla
 from xframe.frameworks.traces import Event
-from xframe.types import ModelSpec, Profile, Span
+from xframe.types import Kernel, ModelSpec, Profile, Span
+
+#: From the events of a step to its kernels and the other events.
+Kernels = Callable[[Iterable[Event]], tuple[list[Kernel], list[Event]]]
 
 _WAITING = ("Await", "BlockUntilReady", "block_until_ready", "Wait")
 
@@ -50,26 +53,34 @@ def cost_of_an_event() -> float:
     return traces.seconds_per_event(lambda: run(m).block_until_ready(), record)
 
 
+def of_program(spec: ModelSpec, batch: int, hlo: str) -> Kernels:
+    """Tells kernels from the other events of a step of one program. ``hlo``: the optimised module."""
+    names = {x.name for x in spec.layers}
+
+    def layer_of(op_name: str) -> str:  # jit(<lambda>)/conv1/conv_general_dilated
+        return next((part for part in op_name.split("/")[:-1] if part in names), "")
+
+    works = xla.program(hlo, spec, batch, layer_of)
+    return lambda events: xla.kernels(events, works)
+
+
 class Profiler:
-    """Profiled passes of a compiled network. ``step`` runs it once, to its end; ``hlo``: the optimised module."""
+    """Profiled passes of a network. ``step`` runs it once, to its end; ``kernels`` finds them among the events."""
 
-    def __init__(self, spec: ModelSpec, batch: int, step: Callable[[], None], hlo: str):
-        names = {x.name for x in spec.layers}
-
-        def layer_of(op_name: str) -> str:  # jit(<lambda>)/conv1/conv_general_dilated
-            return next((part for part in op_name.split("/")[:-1] if part in names), "")
-
-        self._step = step
+    def __init__(self, step: Callable[[], None], kernels: Kernels):
+        self._step, self._kernels = step, kernels
         self._cost = cost_of_an_event()
-        self._works = xla.program(hlo, spec, batch, layer_of)
 
     def passes(self, count: int) -> list[Profile]:
         return [self._profile() for _ in range(count)]
 
     def _profile(self) -> Profile:
         wall, thread, events = traces.step(traces.marked(self._step, record, jax.profiler.TraceAnnotation))
-        kernels, others = xla.kernels(events, self._works)
+        kernels, others = self._kernels(events)
         host = traces.spans(others, wall, thread, _WAITING)
+        asked = [e.end for e in others if e.thread == thread and e.name.startswith("PjitFunction")]
+        if asked:  # one program after the other: between them Python runs
+            host.append(Span("step", 0.0, max(asked), "python"))
         last = max((k.end for k in kernels), default=wall)
         woken = (e.start for e in others if e.name.endswith("::Await") and "_c" in e.stats)  # the end of its wait
         host += [Span("thread wake-up", last, time, "dispatch") for time in woken if time > last]

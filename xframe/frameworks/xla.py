@@ -20,6 +20,9 @@ _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 _LIBRARY = re.compile(r'"kind":"__(\w+?)_fusion"')
 _LAYOUT = re.compile(r"\{([\d,]*)")
 
+#: Of an event: what tells its work, where several programs have instructions of its name.
+WORK = "xframe.work"
+
 #: Instructions that run others; their own time is the runtime's.
 CALLERS = ("call", "while", "conditional", "async-start", "async-done")
 #: Those that take no time of their own.
@@ -163,10 +166,15 @@ def _algorithm(instruction: _Instruction, held: Iterable[_Instruction]) -> str:
     )
 
 
+def _work(event: Event) -> str:
+    return event.stats.get(WORK, event.stats.get("hlo_op", ""))
+
+
 def kernels(events: Iterable[Event], works: Mapping[str, Work]) -> tuple[list[Kernel], list[Event]]:
     """The kernels among the events of a trace, and the other events.
 
     A thunk's event ends when it has been started; another event, which names the first as its origin, marks its end.
+    ``works``: by the event's :data:`WORK`, where it has one, else by its ``hlo_op``.
     """
     ends: dict[object, Event] = {}
     thunks: list[Event] = []
@@ -174,15 +182,14 @@ def kernels(events: Iterable[Event], works: Mapping[str, Work]) -> tuple[list[Ke
     for event in events:
         if event.name.startswith("end: "):
             ends[event.stats.get("_c"), event.name.removeprefix("end: ")] = event
-        elif event.stats.get("hlo_op") in works and not works[event.stats["hlo_op"]].calls:
+        elif (key := _work(event)) in works and not works[key].calls:
             thunks.append(event)
         else:
             others.append(event)
     found = []
     for event in thunks:
-        name = event.stats["hlo_op"]
+        name, work = event.stats["hlo_op"], works[_work(event)]
         done = ends.get((event.stats.get("_p"), name))
-        work = works[name]
         title = f"{name} ({', '.join(work.several)})" if work.several else name
         end = done.start if done else event.end
         found.append(Kernel(title, event.start, end, work.site, "", work.kind, work.layer, work.algorithm))
