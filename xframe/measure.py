@@ -35,6 +35,9 @@ FOREIGN = 0.15
 #: timed samples and the passes alike.
 PROFILE_VISITS = 3
 
+#: Seconds that a visit under way has, beyond its cap, to end after an interrupt.
+GRACE = 1.0
+
 Progress = Callable[[Case, str], None]
 
 
@@ -60,7 +63,7 @@ class _Row:
     )
     notes: list[str] = field(default_factory=list)
     profiled: int = 0
-    verified: int = 0  # rounds; -1 while that is done
+    verified: int = 0  # rounds
     processes: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -132,6 +135,13 @@ class _Row:
         self.facts["settled"].append(reply["settled"])
         if self.job.case.device != "cpu":  # right afterwards: its clocks take a while to fall
             self.facts.setdefault("gpu", []).append(environment.gpu_state(self.job.case.device))
+
+    def keep_verified(self) -> None:
+        """Forget the rounds after which the outputs were not looked at any more, and say how many are left."""
+        visits = ("visits", "warmups", "settled", "foreign_load", "gpu")
+        for of_rounds in (self.rounds, *(self.facts[name] for name in visits if name in self.facts)):
+            del of_rounds[self.verified :]
+        self.notes.append(f"interrupted after {self.verified} of {self.budget.rounds} rounds")
 
     def verify_again(self) -> None:
         """Check the outputs of the last timed step, and that the other inputs still give theirs."""
@@ -227,7 +237,8 @@ def measure(
     Raises
     ------
     KeyboardInterrupt
-        After the rows that were timed at least once came out, verified as ever. A second interrupt ends at once.
+        After the rows that were timed at least once came out, verified as ever, with the rounds that they have: also
+        that of a visit under way, if it ends in time. A second interrupt ends at once.
     """
     budget = budget or Budget()
     progress = on_progress or (lambda case, stage: None)
@@ -276,7 +287,7 @@ def _group(
                 if not settle([r.worker.pid for r in live if r.worker]):
                     row.facts["disturbed"] = row.facts.get("disturbed", 0) + 1
                 try:
-                    row.visit(next(numbers))
+                    _visit(row, next(numbers))
                 except Exception as e:
                     yield ended(row, e)
             due = turns * turn // budget.rounds
@@ -294,33 +305,41 @@ def _group(
             taken = due
     except KeyboardInterrupt as e:
         stop = e
-        unsure = [r for r in live if 0 <= r.verified < len(r.rounds) and not r.over]
+        unsure = [r for r in live if r.verified < len(r.rounds) and not r.over]
         for row, error in _verified(unsure, progress):
             if error is not None:
                 yield ended(row, error)
-    for row in [r for r in live if 0 < r.verified == len(r.rounds)]:
+    for row in [r for r in live if r.verified]:
         if stop is not None:
-            row.notes.append(f"interrupted after {len(row.rounds)} of {budget.rounds} rounds")
+            row.keep_verified()
         yield ended(row)
     if stop is not None:
         raise stop
 
 
+def _visit(row: _Row, number: int) -> None:
+    """Time a row, from a thread of its own: an interrupt leaves the worker be, and the visit comes to its end, unless it
+    takes longer than it should."""
+    with ThreadPoolExecutor(1) as pool:
+        visit = pool.submit(row.visit, number)
+        try:
+            visit.result()
+        except KeyboardInterrupt:
+            try:
+                wait([visit], row.budget.max_seconds + GRACE)
+            finally:
+                if not visit.done():
+                    row.kill()
+            raise
+
+
 def _verified(rows: Sequence[_Row], progress: Progress) -> Iterator[tuple[_Row, BaseException | None]]:
     """Verify rows again, whose last step was a timed one. Each comes out with its error or None."""
-
-    def begins(row: _Row) -> None:
-        row.verified = -1
-
-    return _each(rows, _Row.verify_again, "verify again", progress, begins)
+    return _each(rows, _Row.verify_again, "verify again", progress)
 
 
 def _each(
-    rows: Sequence[_Row],
-    act: Callable[[_Row], None],
-    stage: str,
-    progress: Progress,
-    begins: Callable[[_Row], None] = lambda row: None,
+    rows: Sequence[_Row], act: Callable[[_Row], None], stage: str, progress: Progress
 ) -> Iterator[tuple[_Row, BaseException | None]]:
     """Do ``act`` to each row, a few at a time. Each comes out with its error or None."""
     left = deque(rows)
@@ -328,7 +347,6 @@ def _each(
     def take(_) -> _Row | None:
         row = left.popleft() if left else None
         if row is not None:
-            begins(row)
             progress(row.job.case, stage)
         return row
 
