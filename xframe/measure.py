@@ -318,7 +318,7 @@ def _group(
 
 
 def _visit(row: _Row, number: int) -> None:
-    """Time a row, from a thread of its own: an interrupt leaves the worker be, and the visit comes to its end, unless it
+    """Time a row, from a thread of its own: an interrupt leaves the worker be, and the visit ends, unless it
     takes longer than it should."""
     with ThreadPoolExecutor(1) as pool:
         visit = pool.submit(row.visit, number)
