@@ -4,6 +4,7 @@ They may run in several processes at a time, each with a cache of its own: a tes
 having the machine to itself.
 """
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -48,8 +49,12 @@ def pytest_xdist_auto_num_workers():
 
 @pytest.fixture(autouse=True, scope="session")
 def _cache(tmp_path_factory):
-    """No test reads or writes the user's own cache; the environments that are built there are used as they are."""
+    """No test reads or writes the user's own cache; the environments that are built there are used as they are.
+
+    Nor does one pull the plug: what is written need not have reached the disk.
+    """
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
         patch.setenv("XFRAME_ENVIRONMENTS", str(places.base()))
         patch.setenv("XFRAME_HOME", str(tmp_path_factory.mktemp("home")))
         yield
@@ -61,6 +66,13 @@ def _schedules(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XFRAME_SCHEDULES", str(tmp_path_factory.mktemp("schedules")))
         yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _heap():
+    """What lives longer than a module, every framework above all, is not looked at again as garbage is collected."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

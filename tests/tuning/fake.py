@@ -1,5 +1,6 @@
 """A runner with times that it makes up, the same for the same point, and small kernels to tune with it."""
 
+import functools
 import sys
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,10 +13,13 @@ from xframe.lowering.variants import choose
 from xframe.registry import LOWERINGS, load
 from xframe.tuning.points import CRASHED, OK, Trial
 from xframe.tuning.result import Work
+from xframe.tuning.search import Spaces
 from xframe.tuning.session import tune
 from xframe.types import ConvSite
 
 HOST = Cpu.host(2)
+#: The spaces of a task, made once: that takes longer than a search among made-up times.
+spaces = functools.cache(Spaces)
 #: What MetaSchedule's database would have of any point, as far as a log looks at it.
 WORKLOAD_LINE, RECORD = '["1", "bW9kdWxl"]', '[[[], []], [0.001], {"kind": "llvm"}, []]'
 
@@ -96,12 +100,8 @@ def crashes(task, point):
 
 
 def main():
-    """``python -m tests.tuning.fake FOLDER SEED DELAY TRIALS``: a session of two kernels in a process of its own."""
+    """A session of two kernels in a process of its own. Arguments: FOLDER SEED DELAY TRIALS."""
     folder, seed, delay, trials = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
     runner = FakeRunner(delay=delay)
     tune([work(task(16), task(32))], runner, HOST, folder, trials=trials, strategy="replay", seed=seed)
     runner.close()
-
-
-if __name__ == "__main__":
-    main()

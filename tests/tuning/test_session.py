@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.tuning.fake import HOST, FakeRunner, crashes, speed, task, work
+from tests.tuning.fake import HOST, FakeRunner, crashes, spaces, speed, task, work
 from xframe import files
 from xframe.errors import Unsupported, UsageError, XframeError
 from xframe.schedules import log
-from xframe.tuning import journal, session
+from xframe.tuning import journal, search, session
 from xframe.tuning.kernel import FINALISTS, REPEATS
 from xframe.tuning.result import Interrupted, Stopped
 from xframe.tuning.session import shares, tune
@@ -28,6 +28,7 @@ AGAIN = FINALISTS * REPEATS
 @pytest.fixture(autouse=True)
 def _home(monkeypatch, tmp_path):
     monkeypatch.setenv("XFRAME_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(search, "Spaces", spaces)
 
 
 @pytest.fixture
@@ -238,8 +239,11 @@ def test_resumed_with_more_trials_a_finished_run_goes_on(out):
 
 
 def started(out, seed, delay, trials):
-    """A session in a process of its own."""
-    command = [sys.executable, "-m", "tests.tuning.fake", str(out), str(seed), str(delay), str(trials)]
+    """A session in a process of its own, which TVM does not make load PyTorch."""
+    code = (
+        "from xframe.worker.alone import without_frameworks as alone\nwith alone(): from tests.tuning.fake import main"
+    )
+    command = [sys.executable, "-c", f"{code}\nmain()", str(out), str(seed), str(delay), str(trials)]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
