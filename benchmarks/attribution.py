@@ -33,8 +33,8 @@ RESIDUAL, UNATTRIBUTED = 0.03, 0.02
 #: ONNX Runtime takes PyTorch's export.
 RUNNERS = (("pytorch", "native"), ("tensorflow", "native"), ("jax", "native"), ("pytorch", "ort"))
 CASES = "alexnet:1,alexnet:16"
-#: Profiled passes of each row.
-PASSES = 15
+#: Profiled passes of each row, spread over its rounds: many, as a machine may go back and forth between two speeds.
+PASSES = 60
 
 
 def case_rows(model: str, batch: int, threads: Sequence[int], rounds: int) -> list[Row]:
@@ -112,7 +112,7 @@ def lies(case: tuple[str, int], threads: int, runs: int, as_json: bool) -> int:
 
 
 def main() -> int:
-    parser = options(__doc__.splitlines()[0], rounds=5)
+    parser = options(__doc__.splitlines()[0], rounds=20)
     parser.add_argument("--case", default=CASES, metavar="MODEL:BATCH,...")
     parser.add_argument("--lies", type=int, default=0, metavar="N", help="plant lies N times in the first case instead")
     parser.add_argument("--table", action="store_true", help="a table in Markdown")

@@ -31,10 +31,6 @@ __all__ = ["Budget", "Job", "Worker", "measure"]
 #: CPUs that other processes may use during a visit before the row says so.
 FOREIGN = 0.15
 
-#: Turns in which the profiled passes of all cases are taken, spread over the rounds: so a drift of the machine hits the
-#: timed samples and the passes alike.
-PROFILE_VISITS = 3
-
 #: Seconds that a visit under way has, beyond its cap, to end after an interrupt.
 GRACE = 1.0
 
@@ -275,7 +271,8 @@ def _group(
 
     stop: KeyboardInterrupt | None = None
     numbers = itertools.count()
-    turns, taken = min(PROFILE_VISITS, budget.profile), 0
+    # Passes are taken beside every round: so a drift of the machine hits them and the timed samples alike.
+    turns, taken = min(budget.rounds, budget.profile), 0
     try:
         for turn in range(1, budget.rounds + 1):
             if budget.fresh and turn > 1:

@@ -1,9 +1,9 @@
 """Where the time of a row goes: its wall time as a sum of signed terms, none of them clipped.
 
 All quantities are those of a typical pass (``xframe.analysis.passes``); T_F(x) is what row F spends on x there, each
-instant shared evenly among the kernels that run in it. With W the median of the timed samples, s the convolution sites,
-k the other kinds of kernels that compute something, and best(x) the least T(x) of any row of the same group (model,
-device, batch, threads)::
+instant shared evenly among the kernels that run in it. With W the interquartile mean of the timed samples, s the
+convolution sites, k the other kinds of kernels that compute something, and best(x) the least T(x) of any row of the
+same group (model, device, batch, threads)::
 
     floor      = sum over s and k of floor(x)                     roofline of the layers, ``xframe.analysis.floors``
     headroom   = sum over s and k of best(x) - floor(x)
@@ -16,7 +16,7 @@ device, batch, threads)::
 
 Kernels and overhead of a pass sum to its wall time less the profiler's cost, so the residual is, exactly::
 
-    drift        = W - P         P: median of the unprofiled steps beside the passes
+    drift        = W - P         P: that of the unprofiled steps beside the passes
     unattributed = T_F(kernels of no known kind)
     rest         = P - (wall - cost): what profiling changed beyond its calibrated cost
 

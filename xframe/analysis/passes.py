@@ -42,8 +42,8 @@ class Row:
             [(p.wall, p.cost) for p in self.passes],
         )
         rng = bootstrap.generator(self.title, *content)
-        self.wall = bootstrap.medians(measurement.rounds, rng)
-        self.plain = bootstrap.medians([measurement.plain], rng) if measurement.plain else None
+        self.wall = bootstrap.middles(measurement.rounds, rng)
+        self.plain = bootstrap.middles([measurement.plain], rng) if measurement.plain else None
         self._weights = bootstrap.middle_weights(len(self.passes), rng)
 
     @cached_property

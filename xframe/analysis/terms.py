@@ -73,7 +73,7 @@ class Decomposition:
     title
         The row in words.
     wall
-        Median of its timed samples, seconds.
+        Interquartile mean of its timed samples, seconds.
     unattributed
         Seconds of a profiled pass in kernels of no known kind. They are in the residual.
     perturbation
