@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from xframe.analysis.bootstrap import RESAMPLES, generator, interval, middles, middle_weights
+from xframe.analysis.bootstrap import RESAMPLES, generator, interval, middle_weights, middles
 
 
 def test_the_same_data_give_the_same_resamples_and_others_independent_ones():
@@ -18,7 +18,8 @@ def test_the_estimate_comes_first_and_the_order_of_samples_and_rounds_does_not_m
     assert found.shape == (1 + RESAMPLES,)
     assert found[0] == pytest.approx(0.3 * 2 + 0.4 * 3 + 0.3 * 5)  # a quartile cuts the second and the fourth of five
     assert (found == middles([(5.0, 2.0, 10.0), (1.0, 3.0)], generator(0))).all()
-    assert found.min() >= 1 and found.max() <= 10
+    assert found.min() >= 1
+    assert found.max() <= 10
 
 
 def test_drawing_some_at_a_time_changes_no_number_of_resamples(monkeypatch):

@@ -74,7 +74,7 @@ def middle_weights(passes: int, rng: np.random.Generator, resamples: int = RESAM
 
 
 def _middle(count: int) -> np.ndarray:
-    """Weights of ``count`` values in ascending order in their interquartile mean; one that a quartile cuts has a part."""
+    """Weights in the interquartile mean of ``count`` values in ascending order; one that a quartile cuts has a part."""
     ranks = np.arange(count + 1) / count
     return np.diff(np.clip(ranks, 0.25, 0.75)) * 2
 
