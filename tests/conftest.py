@@ -20,7 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from xframe import environment
 from xframe.environments import places
-from xframe.registry import BACKENDS, FRAMEWORKS, Row
+from xframe.registry import BACKENDS, FRAMEWORKS, LOWERINGS, Row
 
 HERE = Path(__file__).parent
 # A busy machine is no failure.
@@ -73,6 +73,17 @@ def _heap():
     """What lives longer than a module, every framework above all, is not looked at again as garbage is collected."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _registry():
+    """What a test takes out of the registry's tables comes back to where it stood, not to their ends."""
+    kept = [(table, dict(table)) for table in (FRAMEWORKS, BACKENDS, LOWERINGS)]
+    yield
+    for table, rows in kept:
+        if list(table) != list(rows) and table == rows:
+            table.clear()
+            table.update(rows)
 
 
 @pytest.fixture

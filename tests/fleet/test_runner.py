@@ -151,7 +151,7 @@ def test_servers_that_are_killed_in_mid_run(fleet, runner, of, points, monkeypat
 
 
 def test_a_server_that_hangs_is_given_up(fleet, runner, of, points, monkeypatch):
-    monkeypatch.setattr(runners, "GRACE_S", -20.0)  # it may answer before its time is over
+    monkeypatch.setattr(runners, "GRACE_S", -25.0)  # it may answer before its time is over
     harmed = harm_what_is_met(monkeypatch, lambda server: fleet.kill(server, signal.SIGSTOP))
     trials = all_of(runner, of, points[:4])
     (stuck,) = harmed

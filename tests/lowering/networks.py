@@ -54,8 +54,9 @@ def conv_data(site: ConvSite, seed: int):
     return x, w / np.float32(np.sqrt(site.reduction)), g.standard_normal(site.out_channels, dtype=np.float32)
 
 
-def run(built: pipeline.Built, feeds) -> list[np.ndarray]:
-    machine = relax.VirtualMachine(built.executable, tvm.cpu())
+def run(built: pipeline.Built, feeds, machine: relax.VirtualMachine | None = None) -> list[np.ndarray]:
+    """Its outputs. ``machine``: of its executable, where there is one: making one takes long for a large network."""
+    machine = machine or relax.VirtualMachine(built.executable, tvm.cpu())
     out = machine["main"](*(tvm.runtime.tensor(np.array(x, order="C")) for x in [*feeds, *built.parameters]))
     return [out.numpy()] if isinstance(out, tvm.runtime.Tensor) else [y.numpy() for y in out]
 

@@ -257,6 +257,7 @@ def bits() -> list[str]:
 
 
 def test_the_same_bits_in_two_runs_and_in_two_processes():
-    code = f"from {__name__} import bits; print(*bits(), sep='\\n')"
+    code = f"from xframe.worker.alone import without_frameworks as alone\nwith alone(): from {__name__} import bits"
+    code += "\nprint(*bits(), sep='\\n')"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == bits()

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 import tvm
+from tvm import relax
 
 from tests.lowering import zoo
 from tests.lowering.networks import HOST, run
@@ -36,6 +37,7 @@ class Network:
     plan: Plan
     module: tvm.IRModule
     built: pipeline.Built
+    machine: relax.VirtualMachine
 
 
 def lowered(name, model, folder) -> tuple[Artifact, Plan, tuple]:
@@ -53,7 +55,7 @@ def network(request, tmp_path_factory) -> Network:
     name, folder = request.param, tmp_path_factory.mktemp("random")
     loaded, plan, (module, parameters, sites) = lowered(name, zoo.with_weights(name), folder)
     built = pipeline.Built(tvm.compile(module, target=HOST.tvm), parameters, sites, [])
-    return Network(name, loaded, plan, module, built)
+    return Network(name, loaded, plan, module, built, relax.VirtualMachine(built.executable, tvm.cpu()))
 
 
 def test_within_its_bound_with_random_weights(network):
@@ -63,7 +65,7 @@ def test_within_its_bound_with_random_weights(network):
     assert {s.selected for s in sites} >= {LOWERINGS[network.name]}
     x = np.random.default_rng(1).standard_normal(network.loaded.inputs[0].shape, dtype=np.float32)
     judged = Reference.of_onnx(network.loaded).evaluate([x], {s.site: s.rounding for s in sites})
-    verdict = judge(run(network.built, [x]), judged)
+    verdict = judge(run(network.built, [x], network.machine), judged)
     assert verdict.ok, verdict.reason
 
 
@@ -74,7 +76,7 @@ def test_shipped_output(network, tmp_path):
     assert [s.site for s in sites] == [site for _, site in loaded.conv_sites]
     x = np.random.default_rng(0).standard_normal(loaded.inputs[0].shape, dtype=np.float32)
     built = pipeline.Built(network.built.executable, parameters, sites, [])
-    np.testing.assert_allclose(run(built, [x])[0], zoo.expected(network.name), rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(run(built, [x], network.machine)[0], zoo.expected(network.name), rtol=1e-3, atol=1e-6)
 
 
 def test_every_lowering_is_registered_under_its_name():
