@@ -1,15 +1,13 @@
-"""CUDA schedules without a GPU: each kernel run on the CPU against float64, and looked at by TVM and by nvcc."""
+"""CUDA schedules without a GPU: each kernel run on the CPU against float64, and looked at by TVM."""
 
 import math
-import shutil
 
 import numpy as np
 import pytest
 from onnx import helper
 
-from benchmarks import cuda_compile, ptxas
+from benchmarks import cuda_compile
 from tests.cuda_on_cpu import mutation, shim
-from tests.cuda_on_cpu.errors import KernelError
 from tests.cuda_on_cpu.fixtures import cuda_on_cpu  # noqa: F401
 from tests.lowering import on_cuda
 from tests.lowering.networks import HOST, conv_data, conv_node, everywhere, network, run
@@ -21,12 +19,11 @@ from xframe.errors import UsageError
 from xframe.lowering import pipeline
 from xframe.lowering.cuda.target import Gpu
 from xframe.lowering.dense import dense_stages
-from xframe.lowering.gemm import Gemm
 from xframe.lowering.stage import Epilogue
 from xframe.lowering.variants import choose
 from xframe.types import ERROR_BUDGET, ConvSite
 
-LOWERINGS = list(registry.LOWERINGS)
+LOWERINGS = registry.defaults(registry.LOWERINGS)
 #: AlexNet's convolutions with fewer channels.
 ALEXNET = [
     square(1, 3, 63, 16, 11, pad=2, stride=4),
@@ -85,24 +82,6 @@ def test_sites_of_real_networks(cuda_on_cpu, lowering, part):  # noqa: F811
     check(cuda_on_cpu, lowering, REAL[part::2], layout="NHWC" if part else "NCHW")
 
 
-def explicit(site, weight, epilogue):
-    """The stages of the GEMM whose column matrix is written out."""
-    (variant,) = (v for v in Gemm().variants(site) if v.detail == "im2col")
-    return Gemm().define(variant, weight, epilogue, "NHWC", AMPERE)
-
-
-@pytest.mark.parametrize("site", ALEXNET[:3], ids=lambda s: s.key)
-def test_the_column_matrix_may_be_written_out(cuda_on_cpu, site):  # noqa: F811
-    x, w, b = conv_data(site, 0)
-    value = x.transpose(0, 2, 3, 1)
-    for stage in explicit(site, w, Epilogue(b)):
-        func = on_cuda.kernel(stage)
-        value = value.reshape([int(n) for n in func.params[0].shape])
-        (value,) = cuda_on_cpu.run(func, [value, *stage.constants])
-    image = value.reshape(site.batch, *site.out_hw, site.out_channels).transpose(0, 3, 1, 2)
-    assert judge([image], reference(site, w, b, False).evaluate([x], {})).ok
-
-
 def product(lowering, site):
     """The stage of a site that has a template."""
     _, w, b = conv_data(site, 0)
@@ -128,29 +107,12 @@ def test_knobs_only_reorder(cuda_on_cpu, lowering):  # noqa: F811
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_barriers_matter(cuda_on_cpu, lowering):  # noqa: F811
-    """Without one the kernel is caught, or computes something else in one of two orders of its threads.
-
-    But for one in each loop over two chunks in shared memory: TVM does not see that what it writes, nobody reads.
-    """
+    """Without one the kernel is caught, or no thread comes to what another one touched before."""
     stage = product(lowering, square(1, 48, 13, 24, 3, pad=1))
-    func = on_cuda.kernel(stage)
-    g = np.random.default_rng(0)
-    arguments = [g.standard_normal([int(n) for n in stage.func.params[0].shape], dtype=np.float32), *stage.constants]
-    (right,) = cuda_on_cpu.run(func, arguments)
-
-    def right_with(text):
-        try:
-            found = [cuda_on_cpu.run(func, arguments, text=text, order=order)[0] for order in ("forward", "reverse")]
-        except KernelError:
-            return False
-        return all(np.allclose(y, right, rtol=1e-5, atol=1e-5) for y in found)
-
-    text = shim.cuda_text(func, target=AMPERE.tvm)
-    broken = dict(mutation.without_barriers(text))
-    spare = [what for what, changed in broken.items() if right_with(changed)]
-    assert len(broken) >= 2
-    assert len(spare) <= len(broken) // 2, spare
-    assert not right_with(text.replace("__syncthreads();", ""))
+    x = np.random.default_rng(0).standard_normal([int(n) for n in stage.func.params[0].shape], dtype=np.float32)
+    found = mutation.judged(cuda_on_cpu, on_cuda.kernel(stage), [x, *stage.constants], target=AMPERE.tvm, bounds=False)
+    assert any(v.noticed for v in found)
+    assert [v.mutant.what for v in found if v.survived] == []
 
 
 @pytest.mark.parametrize("rows", [1, 3, 40])
@@ -228,16 +190,6 @@ def test_kernels_are_legal(lowering):
     module = on_cuda.module(list(full(lowering)))
     _, illegal = cuda_compile.generated(lambda: shim.compiled(module, HOPPER.tvm))
     assert illegal == []
-
-
-@pytest.mark.skipif(not shutil.which("nvcc"), reason="nvcc is not on the PATH")
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-@pytest.mark.parametrize("lowering", LOWERINGS)
-def test_nvcc_compiles_them_without_spills(lowering, arch):
-    stages = list(full(lowering))
-    kernels = ptxas.compiled(shim.cuda_text(on_cuda.module(stages), target=Gpu.named(arch).tvm), arch)
-    assert len(kernels) >= len(stages)
-    assert [k for k in kernels if k.spills or k.shared > HOPPER.shared] == []
 
 
 def test_a_gpu_has_a_name():

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from xframe.lowering.fft import dft, inverse_dft
+from xframe.lowering.fourier import dft, inverse_dft
 from xframe.lowering.straight_line import product
 from xframe.lowering.winograd import matrices
 

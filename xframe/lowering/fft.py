@@ -8,12 +8,12 @@ others are left out. The kernel transform is a constant: done here, in float64.
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from tvm import te, tirx
 
-from xframe.lowering import fused, ir, prefetch
+from xframe.lowering import fourier, fused, ir, prefetch
+from xframe.lowering.cuda import fft as cuda_fft
 from xframe.lowering.cuda.product import REINDEXED, scheduled
 from xframe.lowering.ir import T
 from xframe.lowering.padding import Window
@@ -30,25 +30,11 @@ from xframe.lowering.stage import (
     tile_product,
     transformed,
 )
-from xframe.lowering.straight_line import product as multiply
 from xframe.lowering.target import Gpu, Target
 from xframe.lowering.variants import Variant, transform_flop
 from xframe.types import ConvSite, Device, Rounding
 
 LARGEST = 32  # of a window: straight-line code grows with its square
-
-
-def dft(n: int) -> np.ndarray:
-    """The DFT of n real numbers as a real matrix: rows are the real parts of 0..n//2, then the imaginary ones."""
-    angle = 2 * np.pi * np.outer(np.arange(n // 2 + 1), np.arange(n)) / n
-    return np.concatenate([np.cos(angle), -np.sin(angle)])
-
-
-def inverse_dft(n: int) -> np.ndarray:
-    """The inverse of :func:`dft`: the conjugate half counts twice; imaginary parts of 0 and n/2 do not count."""
-    half = n // 2 + 1
-    twice = np.array([1.0 if k in (0, n / 2) else 2.0 for k in range(half)])
-    return dft(n).T * np.concatenate([twice, twice]) / n
 
 
 @dataclass(frozen=True)
@@ -170,30 +156,16 @@ class Fft:
         if fused.pays(weights, points, c, columns, cpu):
             stages = [image.stage, _fused_stage(site, g, image, weights, tile, epilogue, cpu)]
         else:
+            on_gpu = isinstance(cpu, Gpu)
+            inputs = cuda_fft.input_stage if on_gpu else _input_stage
+            outputs = cuda_fft.output_stage if on_gpu else _output_stage
             stages = [
                 image.stage,
-                _input_stage(site, g, image, rows, cpu),
+                inputs(site, g, image, rows, cpu),
                 replace(_product_stage(g.frequencies, points, rows, c, o, weights, tile, cpu), tiles=tiles),
-                _output_stage(site, g, rows, o, epilogue, cpu),
+                outputs(site, g, rows, o, epilogue, cpu),
             ]
         return [s for s in stages if s]
-
-
-def _butterflies(real, imaginary, n):
-    """The n complex outputs of a DFT over complex inputs, from :func:`dft` of their real and imaginary parts.
-
-    With the transforms R and I of the two parts, X_q = R_q + i I_q, and X_(n-q) the same of the conjugates.
-    """
-    half = n // 2 + 1
-    out = {}
-    for q in range(half):
-        re, im, re2, im2 = real[q], real[half + q], imaginary[q], imaginary[half + q]
-        if q in (0, n / 2):
-            out[q] = re, re2
-        else:
-            out[q] = re - im2, im + re2
-            out[n - q] = re + im2, re2 - im
-    return out
 
 
 def _transform_input(site, g, image, x, v, place, slot, block, lanes):
@@ -204,37 +176,23 @@ def _transform_input(site, g, image, x, v, place, slot, block, lanes):
     (nh, nw), (i, ty, tx) = g.window, place
     top, left = site.pads[:2] if g.whole else (0, 0)
     used_rows, used_columns = (image.height, image.width) if g.whole else (nh, nw)
-    by_row, by_column, half = dft(nw), dft(nh), nw // 2 + 1
+    half = nw // 2 + 1
     spectrum = T.alloc_buffer((2, half, used_rows, lanes), ir.FLOAT, scope="local")
     with T.serial(0, used_rows) as y:
         scratch = ir.Scratch(8 * nw, lanes)
         with T.vectorized(0, lanes) as lane:
-            keep = scratch.lane(lane)
-            pixels: list = [None] * nw
-            for j in range(used_columns):
-                at = ty * g.t[0] + y, tx * g.t[1] + j, block * lanes + lane
-                pixels[j + left] = image.pixel(x, i, *at)
-            for j, e in enumerate(multiply(by_row, pixels, keep)):
+            at = [(ty * g.t[0] + y, tx * g.t[1] + j, block * lanes + lane) for j in range(used_columns)]
+            pixels = fourier.placed([image.pixel(x, i, *p) for p in at], left, nw)
+            for j, e in enumerate(fourier.row(pixels, scratch.lane(lane))):
                 if e is not None:
                     T.buffer_store(spectrum, e, [j // half, j % half, y, lane])
 
     def column(k, is_real):
         scratch = ir.Scratch(20 * nh, lanes)
         with T.vectorized(0, lanes) as lane:
-            keep = scratch.lane(lane)
-
-            def transform(part):
-                values: list = [None] * nh
-                for j in range(used_rows):
-                    values[j + top] = spectrum[part, k, j, lane]
-                return [e if e is None else keep(e) for e in multiply(by_column, values, keep)]
-
-            real = transform(0)
-            if is_real:
-                out = {q: (real[q], real[nh // 2 + 1 + q]) for q in range(nh // 2 + 1)}
-            else:
-                out = _butterflies(real, transform(1), nh)
-            for q, pair in out.items():
+            parts = [[spectrum[part, k, j, lane] for j in range(used_rows)] for part in range(1 if is_real else 2)]
+            parts = [fourier.placed(p, top, nh) for p in parts]
+            for q, pair in fourier.column(parts, scratch.lane(lane)).items():
                 for part, e in enumerate(pair):
                     value = ir.zero() if e is None else e
                     T.buffer_store(v, value, [g.index(q, k), part, slot * image.channels + block * lanes + lane])
@@ -292,39 +250,16 @@ def _transform_output(site, g, m, start, place, epilogue, b, image, y, base, wid
     """
     (oh, ow), (i, ty, tx) = site.out_hw, place
     (nh, nw), (t_h, t_w) = g.window, g.t
-    by_column, by_row, half = inverse_dft(nh), inverse_dft(nw), nw // 2 + 1
+    half = nw // 2 + 1
     rows_of = T.alloc_buffer((t_h, 2, half, width), ir.FLOAT, scope="local")
 
     def column(k, is_real):
         scratch = ir.Scratch(20 * nh, width)
         with T.vectorized(0, width) as lane:
             keep = scratch.lane(lane)
-
-            def at(q, part):
-                return m[g.index(q, k), part, start + base + lane]
-
-            count = nh // 2 + 1
-            if is_real:
-                values = [at(q, part) for part in (0, 1) for q in range(count)]
-                for q, e in enumerate(multiply(by_column, values, keep)[:t_h]):
-                    T.buffer_store(rows_of, e, [q, 0, k, lane])
-                return
-            # The conjugate-symmetric part of the column transforms back to real numbers, the other part to
-            # imaginary ones: two real inverse transforms make a complex one.
-            even: list[tuple[Any, Any]] = []
-            odd: list[tuple[Any, Any]] = []
-            for q in range(count):
-                mirror = (nh - q) % nh
-                if mirror == q:
-                    even.append((at(q, 0), None))
-                    odd.append((at(q, 1), None))
-                else:
-                    a, b2, c2, d = (keep(at(*w)) for w in ((q, 0), (mirror, 0), (q, 1), (mirror, 1)))
-                    even.append((keep((a + b2) * 0.5), keep((c2 - d) * 0.5)))
-                    odd.append((keep((c2 + d) * 0.5), keep((b2 - a) * 0.5)))
-            for part, terms in enumerate((even, odd)):
-                values = [re for re, _ in terms] + [im for _, im in terms]
-                for q, e in enumerate(multiply(by_column, values, keep)[:t_h]):
+            terms = fourier.halves(lambda q, part: m[g.index(q, k), part, start + base + lane], nh, is_real, keep)
+            for part, values in enumerate(terms):
+                for q, e in enumerate(fourier.inverse(values, nh, keep)[:t_h]):
                     T.buffer_store(rows_of, e, [q, part, k, lane])
 
     with T.serial(0, g.mixed) as k:
@@ -338,7 +273,7 @@ def _transform_output(site, g, m, start, place, epilogue, b, image, y, base, wid
             keep, finish = scratch.lane(lane), result.lane(lane)
             values = [rows_of[row, 0, j, lane] for j in range(half)]
             values += [None if j in g.real else rows_of[row, 1, j, lane] for j in range(half)]
-            for e in multiply(by_row, values, keep)[:t_w]:
+            for e in fourier.inverse(values, nw, keep)[:t_w]:
                 finish(e)
         for j in range(t_w):
             with T.If(tx * t_w + j < ow), T.Then(), T.vectorized(0, width) as lane:

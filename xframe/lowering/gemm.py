@@ -1,6 +1,7 @@
 """im2col + GEMM: the column matrix is written out, then multiplied by the weight matrix."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from tvm import te
@@ -14,6 +15,9 @@ from xframe.lowering.stage import Epilogue, Stage, Tile, clear_product, kernel_r
 from xframe.lowering.target import Gpu, Target
 from xframe.lowering.variants import Variant
 from xframe.types import ConvSite, Device, Rounding
+
+#: The last index of 32 bits.
+INDICES = (1 << 31) - 1
 
 
 class Gemm:
@@ -115,3 +119,19 @@ class Gemm:
         func = te.create_prim_func([x, w, b, *image, out])
         product = Stage("product", func, (weights, biases), (rows, g, oc), schedule, alternatives)
         return [pad, product] if pad else [product]
+
+
+class ExplicitGemm(Gemm):
+    """On a GPU as on a CPU: the column matrix is written to memory, by a kernel of its own, and read back."""
+
+    name = "gemm_explicit"
+
+    def refuses(self, site: ConvSite, device: Device | None) -> str | None:
+        if device and device.kind != "cuda":
+            return "on a CPU it is gemm itself that writes its column matrix to memory"
+        h, w = site.out_hw
+        values = site.batch * h * w * site.groups * site.reduction
+        return f"its column matrix has {values} values, and indices end at {INDICES}" if values > INDICES else None
+
+    def variants(self, site: ConvSite) -> list[Variant]:
+        return [replace(v, device="cuda") for v in super().variants(site) if v.geometry == MATRIX]

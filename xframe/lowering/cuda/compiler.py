@@ -18,6 +18,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from typing import Any
 
 import tvm
 
@@ -69,7 +70,7 @@ def exact() -> Iterator[None]:
 @contextlib.contextmanager
 def _without_fast_math() -> Iterator[None]:
     """NVRTC, which TVM always tells to use fast math, is not told: no later option takes all of that back."""
-    nvrtc = importlib.import_module("cuda.bindings.nvrtc")
+    nvrtc: Any = importlib.import_module("cuda.bindings.nvrtc")
     told = nvrtc.nvrtcCompileProgram
 
     def compile_program(program, count, options):

@@ -52,7 +52,7 @@ def refuses(site: ConvSite) -> str | None:
 
 
 def by_hand(site: ConvSite, row: int, columns: int, gpu: Gpu) -> int:
-    """Lines of a block: the best use of the machine; 0 if not even one fits."""
+    """Lines of a block: the best use of the machine; 0 if none has a patch and threads that fit."""
     fit = [n for n in _lines(site, row, columns) if any(_fits(site, row, columns, n, d, gpu) for d in _depths(site))]
     return min(fit, key=lambda n: _cost(site, row, columns, n, gpu), default=0)
 
@@ -64,7 +64,7 @@ def _cost(site: ConvSite, row: int, columns: int, lines: int, gpu: Gpu) -> float
     """
     (oh, ow), out, taps = site.out_hw, site.out_channels // site.groups, math.prod(site.kernel)
     blocks = site.batch * site.groups * (oh // lines) * -(-ow // row) * -(-out // columns)
-    threads = lines * row // _along(row) * columns // VECTOR
+    threads = _threads(row, columns, lines)
     products = taps * lines * row * columns * (1 + 2 / VECTOR + 8 / _along(row)) * max(1.0, 128 / threads)
     return -(-blocks // (2 * gpu.multiprocessors)) * (products + 16 * (_patch(site, row, lines) + taps * columns))
 
@@ -78,8 +78,7 @@ def scheduled(site: ConvSite, row: int, columns: int, gpu: Gpu) -> Callable[[s_t
     def schedule(sch: s_tir.Schedule, knobs: Knobs) -> None:
         product, last = sch.get_sblock("product"), sch.get_sblock("epilogue")
         image, weights = sch.cache_read(product, 0, "shared"), sch.cache_read(product, 1, "shared")
-        narrow = site.stride[1] == 1 and site.kernel[1] <= NARROW
-        near = sch.cache_read(product, 0, "local") if narrow else None
+        near = sch.cache_read(product, 0, "local") if _narrow(site) else None
         step = _step(site)
         lines = by_hand(site, row, columns, gpu)
         depths = [d for d in _depths(site) if _fits(site, row, columns, lines, d, gpu)]
@@ -130,6 +129,11 @@ def _along(row: int) -> int:
     return max(d for d in divisors(row) if d <= MOST)
 
 
+def _narrow(site: ConvSite) -> bool:
+    """Whether a thread keeps what the taps of a row of the kernel meet."""
+    return site.stride[1] == 1 and site.kernel[1] <= NARROW
+
+
 def _step(site: ConvSite) -> int:
     """Input channels that are read at once."""
     return math.gcd(VECTOR, site.in_channels // site.groups)
@@ -151,4 +155,20 @@ def _patch(site: ConvSite, row: int, lines: int) -> int:
 
 
 def _fits(site: ConvSite, row: int, columns: int, lines: int, depth: int, gpu: Gpu) -> bool:
-    return 4 * depth * (_patch(site, row, lines) + 2 * site.kernel[1] * columns) <= gpu.shared
+    shared = 4 * depth * (_patch(site, row, lines) + 2 * site.kernel[1] * columns)
+    along, threads = _along(row), _threads(row, columns, lines)
+    return shared <= gpu.shared and held(site, along, columns, depth, threads) <= gpu.room(threads)
+
+
+def _threads(row: int, columns: int, lines: int) -> int:
+    """Of a block, by hand."""
+    return lines * row // _along(row) * columns // VECTOR
+
+
+def held(site: ConvSite, along: int, columns: int, depth: int, threads: int) -> int:
+    """Values that a thread holds: the sums of ``along`` outputs, the pixels that they meet, a vector of weights, and
+    its share of the weights of the next row of the kernel."""
+    (kh, kw), stride = site.kernel, site.stride[1]
+    pixels = (along - 1) * stride + kw if _narrow(site) else along
+    coming = VECTOR * -(-kw * depth * columns // (VECTOR * threads)) if kh > 1 else 0
+    return VECTOR * along + pixels * _step(site) + VECTOR + coming

@@ -12,7 +12,7 @@ from tvm import s_tir
 
 from xframe.lowering.cuda.target import BLOCK, Gpu
 from xframe.lowering.knobs import Knobs, divisors
-from xframe.lowering.stage import REDUCTION, Tile
+from xframe.lowering.stage import REDUCTION, Tile, pad_to
 
 #: float32 values of the widest access.
 VECTOR = 4
@@ -72,11 +72,12 @@ def scheduled(
 
         row_tile, rows = sch.split(loops[row], [None, tile.rows])
         column_tile, columns = sch.split(loops[column], [None, tile.columns])
-        threads = [knobs("row_threads", *_row_threads(tile)), knobs("column_threads", *_column_threads(tile))]
+        y, x, depth = _by_hand(extent, step, tile, parts, gpu)
+        threads = [knobs("row_threads", *y), knobs("column_threads", *x)]
         y, rows = sch.split(rows, [threads[0], None])
         x, columns = sch.split(columns, [threads[1], None])
         wide, lane = sch.split(columns, [None, VECTOR])
-        deep, steps = sch.split(deep, [None, knobs("depth", *_depths(extent, step, tile, parts, gpu))])
+        deep, steps = sch.split(deep, [None, knobs("depth", *depth)])
         steps, one = sch.split(steps, [None, step])
         sch.reorder(*outer, row_tile, column_tile, y, x, *turns, deep, steps, one, rows, *inner, wide, lane)
         sch.bind(sch.fuse(*outer, row_tile, column_tile), "blockIdx.x")
@@ -153,17 +154,33 @@ def in_turns(sch: s_tir.Schedule, turn, *copies) -> None:
     sch.annotate(turn, "software_pipeline_order", [*order, count])
 
 
-def _row_threads(tile: Tile) -> tuple[list[int], int]:
-    """Candidates, and the one by hand: enough threads for a block, but rows enough for each to read little."""
+def held(tile: Tile, row_threads: int, column_threads: int, depth: int, step: int, parts: int) -> int:
+    """Values that a thread holds: its sums, their operands, ``step`` of those on the left at a time, and its share of
+    the next ``depth`` steps of the reduction."""
+    rows, columns, threads = tile.rows // row_threads, tile.columns // column_threads, row_threads * column_threads
+    coming = sum(
+        pad_to(-(-n * depth * parts // threads), at_once) for n, at_once in ((tile.rows, step), (tile.columns, VECTOR))
+    )
+    return parts * (rows * columns + rows * step + columns) + coming
+
+
+def _by_hand(extent: int, step: int, tile: Tile, parts: int, gpu: Gpu) -> list[tuple[list[int], int]]:
+    """Candidates, and the one by hand, of ``row_threads``, ``column_threads`` and ``depth``.
+
+    No candidate, the others being by hand, has a thread hold more than there are registers. By hand, a block has enough
+    threads, but each has rows enough to read little.
+    """
+
+    def fits(y: int, x: int, depth: int) -> bool:
+        return y * x <= gpu.most_threads and held(tile, y, x, depth, step, parts) <= gpu.room(y * x)
+
     across = max(1, tile.columns // VECTOR)
-    possible = [n for n in divisors(tile.rows) if n * across <= 1024 and tile.rows // n <= 16]
+    depths, depth = _depths(extent, step, tile, parts, gpu)
+    possible = [n for n in divisors(tile.rows) if tile.rows // n <= 16 and fits(n, across, depth)]
     wanted = min(BLOCK // across, tile.rows // 8)
-    return possible, max([n for n in possible if n <= wanted] or possible[:1])
-
-
-def _column_threads(tile: Tile) -> tuple[list[int], int]:
-    across = tile.columns // VECTOR
-    return [n for n in (across // 2, across) if n], across
+    y = max([n for n in possible if n <= wanted] or possible[:1])
+    columns = [n for n in (across // 2, across) if n and fits(y, n, depth)]
+    return [(possible, y), (columns, across), ([d for d in depths if fits(y, across, d)], depth)]
 
 
 def _depths(extent: int, step: int, tile: Tile, parts: int, gpu: Gpu) -> tuple[list[int], int]:

@@ -17,6 +17,8 @@ SHARED_CACHE = 40 << 20
 BLOCK = 256
 #: Extents of a block's tile of a product, rows and columns.
 TILES = (16, 32, 64, 128)
+#: Registers that a thread can have, and those of them that hold addresses, counters and what is on its way.
+MOST_REGISTERS, SPARE = 255, 24
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,11 @@ class Gpu:
                 "host": {"kind": "llvm"},
             }
         )
+
+    def room(self, threads: int) -> int:
+        """Values that each of so many threads of a block can hold in registers: beyond, some would be in memory."""
+        warps = -(-threads // self.warp)
+        return min(MOST_REGISTERS, self.registers // (warps * self.warp) // 8 * 8) - SPARE
 
     def cache(self, level: int) -> int:
         """Bytes of a block's shared memory at ``level`` 1, beyond that of the cache that all blocks share."""
