@@ -18,7 +18,7 @@ from xframe.errors import Unavailable
 NATIVE = Path(__file__).parent / "native"
 #: The library by which TVM's runtime knows each half of CUDA, and the files that play it.
 _LIBRARIES = {
-    "libcudart.so.13": ("report.cpp", "memory.cpp", "races.cpp", "block.cpp", "hooks.cpp", "runtime.cpp"),
+    "libcudart.so.13": ("report.cpp", "memory.cpp", "trace.cpp", "races.cpp", "block.cpp", "hooks.cpp", "runtime.cpp"),
     "libcuda.so.1": ("driver.cpp",),
 }
 #: TVM's runtime asks for this version of each of the runtime's symbols; the rest is what the other library uses.
@@ -130,10 +130,10 @@ def _digest(*parts: object) -> str:
 
 def line_at(library: str, offset: str) -> str:
     """The line of the text at a place of a kernel's shared object, as ``line 57: ...``; empty where it is not known."""
-    found = subprocess.run(["addr2line", "-e", library, offset], capture_output=True, text=True)
-    path, _, number = found.stdout.strip().rpartition(":")
-    number = number.split()[0] if number else ""
-    if found.returncode or not number.isdigit() or not Path(path).is_file() or Path(path).suffix != ".cpp":
-        return ""
-    line = Path(path).read_text().splitlines()[int(number) - 1].strip()
-    return f"line {number}: {line if len(line) <= 160 else line[:157] + '...'}"
+    found = subprocess.run(["addr2line", "-i", "-e", library, offset], capture_output=True, text=True)
+    for place in found.stdout.splitlines():  # of functions of a header, where they were called
+        path, _, number = place.partition(" (")[0].rpartition(":")
+        if number.isdigit() and Path(path).is_file() and Path(path).suffix == ".cpp":
+            line = Path(path).read_text().splitlines()[int(number) - 1].strip()
+            return f"line {number}: {line if len(line) <= 160 else line[:157] + '...'}"
+    return ""

@@ -5,6 +5,7 @@ on standard input and output; whatever else is printed goes to standard error.
 """
 
 import ctypes
+import functools
 import os
 import pickle
 import resource
@@ -12,7 +13,9 @@ import signal
 import struct
 import sys
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, BinaryIO
 
 from tests.cuda_on_cpu import build
@@ -64,36 +67,63 @@ class _Compiler:
             raise
 
 
+@dataclass(frozen=True)
+class Conditions:
+    """Under which something runs apart; see :class:`Request`."""
+
+    order: str
+    seed: int
+    capability: int
+    cpu_seconds: int
+
+
+_compiler = _Compiler()
+
+
+@functools.cache
+def runtime() -> ctypes.CDLL:
+    """The library that plays the CUDA runtime. By its name TVM's is bound to it, and to the driver, once it is here."""
+    found, _ = (ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL) for path in build.libraries())
+    return found
+
+
 def main() -> None:
-    # By their names: TVM's CUDA runtime is bound to what is already loaded.
-    runtime, _ = (ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL) for path in build.libraries())
+    runtime()
     requests = sys.stdin.buffer
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     import tvm
 
-    compiler = _Compiler()
-    tvm.register_global_func("tvm_callback_cuda_compile", compiler.__call__, override=True)
+    tvm.register_global_func("tvm_callback_cuda_compile", _compiler.__call__, override=True)
     send(answers, ("ready", bool(tvm.cuda(0).exist)))
     while True:
         try:
             request = receive(requests)
         except EOFError:
             return
-        send(answers, _forked(request, compiler, runtime))
+        conditions = Conditions(request.order, request.seed, request.capability, request.cpu_seconds)
+        send(answers, apart(partial(_called, request), conditions))
 
 
-def _forked(request: Request, compiler: _Compiler, runtime: ctypes.CDLL) -> tuple:
+def _called(request: Request) -> bytes:
+    _compiler.text, _compiler.refusal = request.text, None
+    function, arguments = pickle.loads(request.call)
+    return pickle.dumps(function(*arguments))
+
+
+def apart(job: Callable[[], Any], conditions: Conditions) -> tuple:
+    """What became of ``job`` in a fork of this process: ("returned", value) or ("raised", kind, message)."""
     answer, fault = os.pipe(), os.pipe()
     child = os.fork()
     if not child:
         try:
             os.close(answer[0])
             os.close(fault[0])
-            resource.setrlimit(resource.RLIMIT_CPU, (request.cpu_seconds, request.cpu_seconds + 5))
-            runtime.shim_configure(fault[1], ORDERS.index(request.order), request.seed, request.capability)
+            resource.setrlimit(resource.RLIMIT_CPU, (conditions.cpu_seconds, conditions.cpu_seconds + 5))
+            order = ORDERS.index(conditions.order)
+            runtime().shim_configure(fault[1], order, conditions.seed, conditions.capability)
             with os.fdopen(answer[1], "wb") as stream:
-                pickle.dump(_answer(request, compiler), stream)
+                pickle.dump(_answer(job), stream)
         finally:
             os._exit(0)
     os.close(answer[1])
@@ -108,17 +138,15 @@ def _forked(request: Request, compiler: _Compiler, runtime: ctypes.CDLL) -> tupl
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         if number in (signal.SIGXCPU, signal.SIGKILL):
-            return "raised", "ChildFailed", f"it had not ended after {request.cpu_seconds} s of processor time"
+            return "raised", "ChildFailed", f"it had not ended after {conditions.cpu_seconds} s of processor time"
         return "raised", "ChildFailed", f"the process was ended by {signal.Signals(number).name}"
     return pickle.loads(said) if said else ("raised", "ChildFailed", "the process ended without an answer")
 
 
-def _answer(request: Request, compiler: _Compiler) -> tuple:
-    compiler.text, compiler.refusal = request.text, None
+def _answer(job: Callable[[], Any]) -> tuple:
     try:
-        function, arguments = pickle.loads(request.call)
-        return "returned", pickle.dumps(function(*arguments))
+        return "returned", job()
     except BaseException:
-        if compiler.refusal:
-            return "raised", "Refused", str(compiler.refusal)
+        if _compiler.refusal:
+            return "raised", "Refused", str(_compiler.refusal)
         return "raised", "ChildFailed", traceback.format_exc()

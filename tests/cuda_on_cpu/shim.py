@@ -190,8 +190,15 @@ class Shim:
         return self.call(_run, *arguments, arch=str(chosen.attrs["arch"]), **options)
 
 
-def _run(module: str, function: str, inputs: list[np.ndarray], target: dict, config: dict) -> list[np.ndarray]:
+def _run(*arguments: Any) -> list[np.ndarray]:
     """In the process with the device."""
+    return loaded(*arguments)()
+
+
+def loaded(
+    module: str, function: str, inputs: list[np.ndarray], target: dict, config: dict
+) -> Callable[[], list[np.ndarray]]:
+    """In the process with the device: what runs the function of a saved module on it, and gives its outputs."""
     import tvm
     from tvm import relax
 
@@ -201,13 +208,20 @@ def _run(module: str, function: str, inputs: list[np.ndarray], target: dict, con
     if isinstance(mod[function], relax.Function):
         # Each storage in memory of its own, of its own size: bounds are checked against it.
         machine = relax.VirtualMachine(executable, device, memory_cfg="naive")
-        result = machine[function](*arrays)
-        outputs = [result] if hasattr(result, "numpy") else list(result)
-    else:
-        rest = mod[function].params[len(arrays) :]
-        outputs = [tvm.runtime.empty([int(n) for n in p.shape], str(p.dtype), device) for p in rest]
+
+        def virtual() -> list[np.ndarray]:
+            result = machine[function](*arrays)
+            return [x.numpy() for x in ([result] if hasattr(result, "numpy") else result)]
+
+        return virtual
+    rest = mod[function].params[len(arrays) :]
+    outputs = [tvm.runtime.empty([int(n) for n in p.shape], str(p.dtype), device) for p in rest]
+
+    def plain() -> list[np.ndarray]:
         executable[function](*arrays, *outputs)
-    return [x.numpy() for x in outputs]
+        return [x.numpy() for x in outputs]
+
+    return plain
 
 
 @functools.cache

@@ -8,6 +8,8 @@ _KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\((\d+)[^)
 _ALIGN = r"(?:alignas\((\d+)\)|__align__\((\d+)\)) "
 _STATIC = re.compile(rf"(?<!extern )__shared__ (?:{_ALIGN})?([\w:]+(?: [\w:]+)*) (\w+)\[(\d+)\];")
 _DYNAMIC = re.compile(rf"extern __shared__ (?:{_ALIGN})?([\w:]+(?: [\w:]+)*) (\w+)\[\];")
+#: A thread's own array.
+_LOCAL = re.compile(rf"(?<!__shared__ )(?:{_ALIGN})([\w:]+(?: [\w:]+)*) (\w+)\[(\d+)\];")
 #: TVM's helpers of inline PTX, whole. In a copy's name: how it caches, its bytes, those of an element on either side.
 _COPY = re.compile(
     r"__forceinline__ __device__ void ptx_cp_async_legacy_(pred_)?(?:ca|cg)_(\d+)_(\d+)_(\d+)\([^)]*\) \{.*?\n\}", re.S
@@ -45,6 +47,7 @@ def translated(text: str) -> str:
     text = _WAIT.sub(lambda found: f"shim_wait_copies({found[1] or 0});", text)
     text = _DYNAMIC.sub(r"\3* const \4 = (\3*)shim_dynamic_shared();", text)
     text = _STATIC.sub(shared, _KERNEL.sub(kernel, text))
+    text = _LOCAL.sub(r"ShimLocal<\3, \5> \4;", text)
     if found := _ASM.search(text):
         raise Refused(f"the kernel has inline PTX that the shim does not know: {found[1]}")
     if "__shared__" in text:

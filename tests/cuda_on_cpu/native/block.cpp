@@ -13,6 +13,7 @@
 
 #include "memory.h"
 #include "report.h"
+#include "trace.h"
 
 #ifndef __x86_64__
 #error "the fibers are written for x86-64 alone"
@@ -150,6 +151,8 @@ void release_barrier() {
       fail("Divergence", nullptr, "waits at the __syncthreads of line %d, thread (%u, %u, %u) at that of line %d",
            waits->line, t.x, t.y, t.z, f.line);
   }
+  const Dim3 &b = current->block, &g = current->grid_dim;
+  if (tracing) trace_barrier(b.x + g.x * (b.y + g.y * b.z), waits->line);
   current = nullptr;
   now.epoch = ++epoch;
   for (size_t i = 0; i < block_threads; ++i) fibers[i]->state = RUNS;

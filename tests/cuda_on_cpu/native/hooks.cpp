@@ -52,3 +52,8 @@ HOOK __ubsan_handle_out_of_bounds_abort(Bounds* what, uintptr_t index) {
   shim::fail("OutOfBounds", __builtin_return_address(0), "takes element %ld of a %s", (long)(int32_t)index,
              what->array->name);
 }
+
+extern "C" void shim_no_element(long index, long count) {
+  shim::fail("OutOfBounds", __builtin_return_address(0), "takes element %ld of %ld of an array of its own", index,
+             count);
+}

@@ -25,8 +25,6 @@ constexpr size_t STATIC_LIMIT = 48 << 10;
 std::map<char*, Region> allocations;  // by begin
 Region* recent[2];                    // the regions met last: kernels read and write in turn
 
-char* arena = nullptr;
-Word* arena_words = nullptr;
 size_t arena_used = 0, static_bytes = 0;
 std::vector<Region> shared;
 Region dynamic;
@@ -39,6 +37,10 @@ char* reserve(size_t bytes) {
 size_t up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 size_t word_bytes(size_t bytes) { return up(up(bytes, 4) / 4 * sizeof(Word), PAGE); }
+
+// There from the beginning, so that it is at the same place in all forks.
+char* arena = reserve(ARENA);
+Word* arena_words = (Word*)reserve(word_bytes(ARENA));
 
 void forget_recent() { recent[0] = recent[1] = nullptr; }
 
@@ -157,7 +159,6 @@ size_t shared_limit() {
 }
 
 void begin_block(size_t dynamic_bytes) {
-  if (!arena) arena = reserve(ARENA), arena_words = (Word*)reserve(word_bytes(ARENA));
   std::memset(arena, POISON, arena_used);
   forget_recent();
   shared.clear();

@@ -7,6 +7,7 @@
 #include "block.h"
 #include "memory.h"
 #include "report.h"
+#include "trace.h"
 
 namespace shim {
 
@@ -132,6 +133,7 @@ void check(const void* address, size_t bytes, bool write, const void* code) {
   if (bytes <= 16 && !(bytes & (bytes - 1)) && (uintptr_t)p % bytes)
     fail("Misaligned", code, "%s %zu bytes at byte %zu of %s, which is no multiple of %zu", write ? "writes" : "reads",
          bytes, p - r->begin, name_of(*r).c_str(), bytes);
+  if (tracing) trace_access(p, bytes, write);
   bool overwrites = false;
   for (size_t at = p - r->begin, end = at + bytes; at < end;) {
     const size_t word = at / 4, next = std::min(end, (word + 1) * 4);

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "math_constants.h"
+#include "mutants.h"
 #include "shim.h"
 
 #define __global__
@@ -78,6 +79,32 @@ SHIM_VECTORS(double, double)
 // ---------------------------------------------------------------- memory
 template <class T>
 static inline T __ldg(const T* p) { return *p; }
+
+// A thread's own array. Of one, g++ checks indices only where no address is taken, as a vector's assignment does.
+template <class T>
+struct ShimPlace {
+  T* at;
+  int left;
+  template <class V>
+  operator V*() const {
+    if (left < 0 || left * sizeof(T) < sizeof(V)) shim_no_element(left, sizeof(V) / sizeof(T));
+    return (V*)at;
+  }
+};
+template <class T, int N>
+struct alignas(64) ShimLocal {
+  T values[N];
+  template <class I>
+  T& operator[](I i) {
+    if (i < 0 || i >= N) shim_no_element(i, N);
+    return values[i];
+  }
+  template <class I>
+  ShimPlace<T> operator+(I i) {
+    if (i < 0 || i > N) shim_no_element(i, N);
+    return {values + i, N - (int)i};
+  }
+};
 
 // ---------------------------------------------------------------- arithmetic
 #define SHIM_MIN_MAX(T)                                                 \

@@ -43,6 +43,7 @@ unsigned long long shim_shuffle(unsigned mask, unsigned long long value, int sou
 void shim_show(const void* mine, const void** all, int line);
 // What the address of a matrix, and the bytes of its stride, must be a multiple of.
 void shim_multiple(std::size_t value, std::size_t alignment, int line);
+[[noreturn]] void shim_no_element(long index, long count);
 void* shim_shared(const char* name, std::size_t bytes, std::size_t alignment);
 void* shim_dynamic_shared();
 void shim_copy_async(void* target, const void* source, int bytes);

@@ -1,0 +1,47 @@
+"""The list of a launch's accesses to device and shared memory (``native/trace.h``), and what follows from it."""
+
+import ctypes
+
+import numpy as np
+
+READ, WRITE, BARRIER = range(3)
+#: Of a barrier the address is its line. Values are the first 16 bytes, of a write those after it.
+ACCESS = np.dtype(
+    [("address", "u8"), ("value", "u4", 4), ("block", "u4"), ("thread", "u2"), ("bytes", "u1"), ("kind", "u1")]
+)
+
+
+def taken(runtime: ctypes.CDLL) -> np.ndarray:
+    """What was traced since ``shim_trace``, in its order: blocks one after another, and so the parts of a block that
+    barriers divide; within a part, threads one after another."""
+    count = ctypes.c_size_t()
+    runtime.shim_traced.restype = ctypes.c_void_p
+    place = runtime.shim_traced(ctypes.byref(count))
+    return np.frombuffer(ctypes.string_at(place, count.value * ACCESS.itemsize), ACCESS)
+
+
+def ordered(accesses: np.ndarray, without: int) -> bool:
+    """Whether threads stay in order without the barrier of the line ``without``.
+
+    So it is if no word is touched by two threads of a block between two of the barriers that are left, and written by
+    one of them; but threads may write the same value.
+    """
+    ends = (accesses["kind"] == BARRIER) & (accesses["address"] != without)
+    blocks = np.flatnonzero(np.diff(accesses["block"], prepend=accesses["block"][:1]))
+    ends[blocks] = True
+    part = np.cumsum(ends)
+    words = []
+    for i in range(4):
+        some = (accesses["kind"] != BARRIER) & (accesses["bytes"] > 4 * i)
+        a = accesses[some]
+        words.append((part[some], a["address"] // 4 + i, a["thread"], a["kind"] == WRITE, a["value"][:, i]))
+    part, word, thread, write, value = (np.concatenate(x) for x in zip(*words, strict=True))
+    order = np.lexsort((word, part))
+    part, word, thread, write, value = (x[order] for x in (part, word, thread, write, value))
+    first = np.flatnonzero(np.diff(part, prepend=-1) | np.diff(word, prepend=0).astype(bool))
+
+    def vary(x: np.ndarray) -> np.ndarray:
+        return np.minimum.reduceat(x, first) != np.maximum.reduceat(x, first)
+
+    written, read = (np.logical_or.reduceat(x, first) for x in (write, ~write))
+    return not bool(np.any(vary(thread) & written & (read | vary(value))))
