@@ -10,7 +10,7 @@ import caffe
 import numpy as np
 from google.protobuf import text_format
 
-from xframe.errors import Unavailable, UsageError
+from xframe.errors import UsageError
 from xframe.frameworks import caffe_blas, caffe_files, caffe_profile, shapes
 from xframe.frameworks.caffe_graph import walk
 from xframe.frameworks.caffe_net import INPUT, Network
@@ -77,8 +77,7 @@ class Caffe:
         Unavailable
             ``device`` is a GPU: this build of Caffe is for CPUs.
         """
-        if shapes.device_index(device) is not None:
-            raise Unavailable("caffe on %s: this build of Caffe has no CUDA; use --device cpu" % device)
+        shapes.cpu_only("caffe", device)
         started = time.perf_counter()
         made = _Executable(spec, weights, batch, threads)
         made.seconds = {"load": time.perf_counter() - started}

@@ -14,9 +14,9 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it knows no Linux of today, and no GPU libraries are meant to be there
     import cntk as C
 
-from xframe.errors import NotHonoured, Unavailable, Unsupported, UsageError, XframeError
+from xframe.errors import NotHonoured, Unsupported, UsageError, XframeError
 from xframe.frameworks import cntk_graph, cntk_profile
-from xframe.frameworks.shapes import Network, device_index, sites
+from xframe.frameworks.shapes import Network, cpu_only, sites
 from xframe.protocols import DEFAULTS
 from xframe.types import ModelSpec, Profile
 
@@ -144,10 +144,7 @@ class Cntk:
         NotHonoured
             MKL was started with another ``mkl_cpu`` here.
         """
-        if device_index(device) is not None:
-            raise Unavailable(
-                "cntk on %s: this environment has CNTK %s for CPUs; use --device cpu" % (device, self.version)
-            )
+        cpu_only("cntk", device)
         _check_code(options.get("mkl_cpu", "auto"))
         C.cntk_py.set_max_num_cputhreads(threads)
         if options.get("cpueval_optimization", "on") == "on":

@@ -17,8 +17,8 @@ import paddle2onnx
 from paddle import nn
 from paddle.nn import functional as F
 
-from xframe.errors import Unavailable, XframeError
-from xframe.frameworks.shapes import Network, checked, device_index, sites
+from xframe.errors import XframeError
+from xframe.frameworks.shapes import Network, checked, cpu_only, sites
 from xframe.protocols import DEFAULTS
 from xframe.types import Kernel, Layer, ModelSpec, Profile, Span
 
@@ -217,8 +217,7 @@ class Paddle:
         Unavailable
             ``device`` is a GPU.
         """
-        if device_index(device) is not None:
-            raise Unavailable(f"paddle on {device}: its environment has the build for CPUs: use --device cpu")
+        cpu_only("paddle", device)
         return _Network(spec, weights, batch, threads)
 
     def export(self, spec: ModelSpec, weights: Mapping[str, Any], batch: int) -> bytes:

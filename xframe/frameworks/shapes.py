@@ -7,11 +7,11 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
-from xframe.errors import UsageError
+from xframe.errors import Unavailable, UsageError
 from xframe.geometry import shapes, sites, tensors
 from xframe.types import Layer, ModelSpec, Profile, SiteRecord
 
-__all__ = ["Network", "checked", "device_index", "shapes", "sites", "tensors", "window_counts"]
+__all__ = ["Network", "checked", "cpu_only", "device_index", "shapes", "sites", "tensors", "window_counts"]
 
 
 class Network:
@@ -71,6 +71,13 @@ def device_index(device: str) -> Optional[int]:
     if kind != "cuda" or (colon and not index.isdigit()):
         raise UsageError(f"unknown device {device!r}: use cpu, cuda or cuda:<index>")
     return int(index or 0)
+
+
+def cpu_only(framework: str, device: str) -> None:
+    """Of a framework whose environment has the build for CPUs. Raises Unavailable where ``device`` is a GPU, UsageError
+    where it is no device."""
+    if device_index(device) is not None:
+        raise Unavailable(f"{framework} on {device}: its environment has the build for CPUs: use --device cpu")
 
 
 def window_counts(item: Layer, in_hw: Tuple[int, int]) -> np.ndarray:

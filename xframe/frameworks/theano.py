@@ -14,9 +14,8 @@ from theano.tensor.nnet import bn, conv2d
 from theano.tensor.signal.pool import pool_2d
 
 from xframe import neutral
-from xframe.errors import Unavailable
 from xframe.frameworks import theano_graph, theano_layers, theano_profile, theano_runtime
-from xframe.frameworks.shapes import Network, checked, device_index, shapes, window_counts
+from xframe.frameworks.shapes import Network, checked, cpu_only, shapes, window_counts
 from xframe.protocols import DEFAULTS
 from xframe.types import Layer, ModelSpec, Profile
 
@@ -219,10 +218,7 @@ class Theano:
         Unavailable
             ``device`` is a GPU, or there is no BLAS or C++ compiler for Theano to use.
         """
-        if device_index(device) is not None:
-            raise Unavailable(
-                f"theano on {device}: its environment has no GPU back end of Theano (libgpuarray): use --device cpu"
-            )
+        cpu_only("theano", device)
         return _Network(spec, weights, batch, threads)
 
     def export(self, spec: ModelSpec, weights: Mapping[str, Any], batch: int) -> neutral.Graph:
