@@ -47,6 +47,10 @@ class Term:
         """The part of that name. Raises KeyError."""
         return _named(self.parts, part)
 
+    def part(self, name: str) -> Term | None:
+        """The part of that name, if there is one."""
+        return next((p for p in self.parts if p.name == name), None)
+
     def difference(self, other: Term) -> Term:
         """This term less ``other``, part by part; a part that one of them lacks is 0 there.
 

@@ -111,7 +111,7 @@ def _terms(some: Sequence[Decomposition], compared: bool, details: bool) -> Tabl
         names = dict.fromkeys(p.name for d in columns for p in d[name].parts) if details else {}
         words = HOST if name == "overhead" else KIND
         for part in names:
-            cells = [next((_interval(p, scale) for p in d[name].parts if p.name == part), "-") for d in columns]
+            cells = [_interval(p, scale) if (p := d[name].part(part)) else "-" for d in columns]
             table.add_row(f"    {words.get(part, part)}", *cells, style="dim")
     table.add_row("unattributed", *(_share(d.unattributed, d, scale) for d in some))
     table.add_row("profiled step slower", *(_share(d.perturbation, d, scale) for d in some))

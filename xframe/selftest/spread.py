@@ -36,9 +36,5 @@ def _pooled(terms: Sequence[Term]) -> Term:
         statistics.fmean(t.seconds for t in terms),
         statistics.fmean(t.low for t in terms) - spread,
         statistics.fmean(t.high for t in terms) + spread,
-        tuple(_pooled([_part(t, name) for t in terms]) for name in names),
+        tuple(_pooled([t.part(name) or Term(name, 0.0, 0.0, 0.0) for t in terms]) for name in names),
     )
-
-
-def _part(term: Term, name: str) -> Term:
-    return next((p for p in term.parts if p.name == name), Term(name, 0.0, 0.0, 0.0))

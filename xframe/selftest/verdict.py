@@ -88,7 +88,7 @@ def timed(name: str, lie: Lie, planted: Sequence[float], difference: Decompositi
         wrong.append(f"{ms(amount)} were planted and {words(term)} are in {term.name}")
     wrong += [f"{words(t)} are in {t.name}" for t in others if missed(t, 0.0) > slack]
     if lie.part:
-        part = _named(term, lie.part)
+        part = term.part(lie.part)
         if part is None or part.high < PART * amount:
             wrong.append(f"{words(part) if part else 'nothing'} of {term.name} is in {lie.part}")
     elif lie.at_layer:
@@ -164,10 +164,6 @@ def _place(lie: Lie, at: str) -> str:
     """Where it must land, in words."""
     inside = lie.part or (at if lie.at_layer else "")
     return f"{lie.lands}, {inside}" if inside else lie.lands
-
-
-def _named(term: Term, part: str) -> Term | None:
-    return next((t for t in term.parts if t.name == part), None)
 
 
 def _misplaced(term: Term, name: str, slack: float) -> list[str]:
