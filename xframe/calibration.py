@@ -10,8 +10,6 @@ The loops are compiled by TVM, for the vectors of this processor, and run in a p
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import json
 import math
 import os
@@ -19,7 +17,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from datetime import datetime
 from importlib import metadata, util
 from pathlib import Path
 from typing import Any
@@ -65,18 +62,15 @@ def machine(threads: int, on_progress: Callable[[str], None] | None = None) -> M
     """
     progress = on_progress or (lambda line: None)
     facts = _facts(threads)
-    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
-    path = files.home() / "machine" / f"{digest}.json"
-    if (kept := _kept(path)) is not None:
+    path = files.place("machine", facts)
+    if (kept := files.kept(path, Machine.from_json)) is not None:
         return kept
     progress(f"roofs of this machine, threads {threads}")
     found = measured(threads)
     if found.load > FOREIGN:
         progress(f"other processes used {found.load:.1f} CPUs meanwhile: the roofs may be too low, and are not kept")
         return found
-    content = {"of": {**facts, "created": datetime.now().astimezone().isoformat(timespec="seconds")}, **found.to_json()}
-    with files.atomic(path) as part:
-        part.write_text(json.dumps(content) + "\n", encoding="utf-8")
+    files.keep(path, facts, found.to_json())
     return found
 
 
@@ -100,12 +94,6 @@ def _facts(threads: int) -> dict[str, Any]:
         "tvm": metadata.version("apache-tvm"),
         "benchmark": files.sha256(Path(__file__))[:12],
     }
-
-
-def _kept(path: Path) -> Machine | None:
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # none, or one that was cut or edited
-        return Machine.from_json(json.loads(path.read_text(encoding="utf-8")))
-    return None
 
 
 def measured(threads: int) -> Machine:

@@ -2,12 +2,17 @@
 
 import contextlib
 import hashlib
+import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
+from typing import Any, TypeVar
 
 from xframe.errors import XframeError
+
+Kept = TypeVar("Kept")
 
 
 def home() -> Path:
@@ -40,6 +45,28 @@ def atomic(path: Path) -> Iterator[Path]:
     finally:
         if part is not None:
             part.unlink(missing_ok=True)
+
+
+def place(folder: str, facts: Mapping[str, Any]) -> Path:
+    """Where what depends on ``facts``, which are JSON, is kept: a file in a folder of :func:`home`."""
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
+    return home() / folder / f"{digest}.json"
+
+
+def kept(path: Path, read: Callable[[Any], Kept]) -> Kept | None:
+    """What ``read`` makes of the JSON in a file; None where there is no file, or one that was cut or edited."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return read(json.loads(path.read_text(encoding="utf-8")))
+    return None
+
+
+def keep(path: Path, facts: Mapping[str, Any], content: Mapping[str, Any]) -> None:
+    """Write ``content`` for :func:`kept`, with the time, and with what it depends on for who looks into the file.
+
+    Raises XframeError as :func:`atomic` does."""
+    created = datetime.now().astimezone().isoformat(timespec="seconds")
+    with atomic(path) as part:
+        part.write_text(json.dumps({"of": {**facts, "created": created}, **content}) + "\n", encoding="utf-8")
 
 
 def sha256(path: Path) -> str:

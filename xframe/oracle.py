@@ -5,13 +5,9 @@ The plan is run like any other, and what it was predicted to take is told beside
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from datetime import datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -124,10 +120,9 @@ class Oracle:
     def _costs(self, job: Job, plans: list[Plan]) -> Costs:
         """The costs that these plans of the job's network show: known, kept, or measured now."""
         facts = self._facts(job, plans)
-        digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
-        path = files.home() / "costs" / f"{digest}.json"
+        path = files.place("costs", facts)
         if path not in self._known:
-            self._known[path] = _kept(path) or self._measured(job, plans, path, facts)
+            self._known[path] = files.kept(path, Costs.from_json) or self._measured(job, plans, path, facts)
         return self._known[path]
 
     def _facts(self, job: Job, plans: list[Plan]) -> dict[str, Any]:
@@ -154,13 +149,5 @@ class Oracle:
             note = f"other processes used up to {load:.1f} CPUs while the costs of {planning.BEST} were measured"
             return replace(costs, notes=(f"{note}: another run measures them again",))
         if not any(outcome in _PASSING for outcome, _ in costs.failed.values()):
-            facts = {**facts, "created": datetime.now().astimezone().isoformat(timespec="seconds")}
-            with files.atomic(path) as part:
-                part.write_text(json.dumps({"of": facts, **costs.to_json()}) + "\n", encoding="utf-8")
+            files.keep(path, facts, costs.to_json())
         return costs
-
-
-def _kept(path: Path) -> Costs | None:
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # none, or one that was cut or edited
-        return Costs.from_json(json.loads(path.read_text(encoding="utf-8")))
-    return None

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import profiled
 import pytest
 from float64 import close
 from nets import EVERY, SMALL, TRAPS
@@ -15,7 +16,7 @@ from xframe import registry, zoo
 from xframe.errors import NotHonoured, Unsupported, XframeError
 from xframe.frameworks import onednn
 from xframe.frameworks.traces import Event
-from xframe.types import HOST, KINDS, Kernel
+from xframe.types import Kernel
 
 tensorflow = pytest.importorskip("xframe.frameworks.tensorflow", exc_type=ImportError)
 from xframe.frameworks import tensorflow_profile  # noqa: E402
@@ -27,14 +28,8 @@ def rate(monkeypatch):
     monkeypatch.setattr(tensorflow_profile, "cost_of_an_event", lambda: 1e-7)
 
 
-def built(spec, options=None, batch=2):
-    weights, x, want = case(spec, batch)
-    network = tensorflow.TensorFlow().build(spec, weights, "cpu", batch, 2, options or {})
-    network.bind([x])
-    network.step()
-    network.sync()
-    close(network.fetch()[0], want)
-    return network
+def built(spec, options=None):
+    return profiled.built(tensorflow.TensorFlow(), spec, options)
 
 
 @pytest.fixture
@@ -44,18 +39,11 @@ def silent(monkeypatch):
 
 
 def check(profile, spec, algorithms=False):
-    """What holds of any profile: it names layers, and nothing is outside or without a kind."""
-    assert profile.wall > 0
-    assert profile.cost > 0  # of the rate below
-    assert {k.kind for k in profile.kernels} <= set(KINDS)
-    assert {s.kind for s in profile.host} <= set(HOST)
-    assert {k.layer for k in profile.kernels} <= {x.name for x in spec.layers} | {""}
-    for k in profile.kernels:
-        assert 0 <= k.start <= k.end <= profile.wall * 1.01
+    """As of any profile; and nothing is outside of the step, or there twice."""
+    profiled.check(profile, spec)
+    assert all(k.end <= profile.wall * 1.01 for k in profile.kernels)
     found = [k for k in profile.kernels if k.kind == "conv"]
-    sites = zoo.sites(spec, 2)
-    assert sorted(k.layer for k in found) == sorted(sites)
-    assert all(k.site == sites[k.layer] for k in found)
+    assert sorted(k.layer for k in found) == sorted(zoo.sites(spec, 2))
     assert all(k.algorithm for k in found) or not algorithms
     assert sorted(k.layer for k in profile.kernels if k.kind == "fc") == [x.name for x in spec.layers if x.op == "fc"]
 
@@ -184,6 +172,26 @@ def test_other_switches_of_a_process_are_refused():
 def test_every_switch_of_the_row_is_tested():
     switches = {s.name for s in registry.FRAMEWORKS["tensorflow"].switches}
     assert switches == {"onednn", "xla", "data_format", "weights", "inter_op_threads"}
+
+
+def test_what_onednn_said_is_kept_for_the_same_network_and_settings(monkeypatch, tmp_path):
+    monkeypatch.setenv("XFRAME_HOME", str(tmp_path))
+    line = (
+        "onednn_verbose,v1,primitive,exec,cpu,convolution,jit:avx2,forward_inference,src:f32::blocked:acdb::f0,,,mb1,{}"
+    )
+    calls = []
+
+    def said(request):
+        calls.append(request)
+        return [line.format(ms) for ms in (1, 2, 9)]
+
+    monkeypatch.setattr(tensorflow_profile, "_said", said)
+    for threads in (2, 2, 1):
+        (primitive,) = tensorflow_profile.asked(SMALL, 2, threads, {})
+        assert (primitive.implementation, primitive.seconds) == ("jit:avx2", 2e-3)
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    tensorflow_profile.asked(SMALL, 2, 2, {})
+    assert [(c["threads"], c["batch"]) for c in calls] == [(2, 2), (1, 2), (2, 2)]
 
 
 def test_a_process_that_fails_is_told(monkeypatch):

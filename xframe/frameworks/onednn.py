@@ -15,7 +15,8 @@ import ctypes
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from statistics import median
 from typing import NamedTuple
 
 from xframe.types import ConvSite
@@ -139,3 +140,9 @@ def parse_marked(text: str) -> dict[str, list[Primitive]]:
         name, _, rest = part.partition("\n")
         found.setdefault(name, []).extend(parse(rest))
     return found
+
+
+def typical(steps: Sequence[Sequence[Primitive]]) -> list[Primitive]:
+    """The primitives of the first step, each with its median time over all; a step that ran others does not count."""
+    alike = [ran for ran in steps if [p.problem for p in ran] == [p.problem for p in steps[0]]]
+    return [same[0]._replace(seconds=median(p.seconds for p in same)) for same in zip(*alike, strict=True)]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from xframe import zoo
 from xframe.frameworks import onednn
-from xframe.frameworks.pytorch_layers import typical, verbose
+from xframe.frameworks.pytorch_layers import verbose
 from xframe.frameworks.pytorch_trace import Node, generated, operator
 from xframe.types import ConvSite, ModelSpec
 
@@ -151,7 +151,7 @@ def by_order(
     Convolutions are told by their shapes, in order; one that is not oneDNN's is missing.
     """
     groups: list[list[onednn.Primitive]] = [[]]
-    for primitive in typical([onednn.parse(text) for text in verbose(step)]):
+    for primitive in onednn.typical([onednn.parse(text) for text in verbose(step)]):
         if primitive.kind in ("convolution", "reorder"):
             groups[-1].append(primitive)
         if primitive.kind == "convolution":

@@ -7,7 +7,6 @@ the interpreter, which is what is to be measured. In a few more such steps oneDN
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from statistics import median
 from typing import Any, NamedTuple
 
 import torch
@@ -64,7 +63,7 @@ def marked(module: nn.Module, step: Callable[[], None], cuda: bool) -> Marked:
         with onednn.captured():  # the marks
             (seen,) = record(step, 1, cuda)
     steps = [onednn.parse_marked(text) for text in texts]
-    primitives = {layer: typical([ran.get(layer, []) for ran in steps]) for layer in steps[0]}
+    primitives = {layer: onednn.typical([ran.get(layer, []) for ran in steps]) for layer in steps[0]}
     return Marked(list(_by_mark(trees(seen.events), "")), primitives)
 
 
@@ -76,12 +75,6 @@ def verbose(step: Callable[[], None]) -> list[str]:
             step()
         texts.append(printed.text)
     return texts
-
-
-def typical(steps: Sequence[Sequence[onednn.Primitive]]) -> list[onednn.Primitive]:
-    """The primitives of the first step, each with its median time over all; a step that ran others does not count."""
-    alike = [ran for ran in steps if [p.problem for p in ran] == [p.problem for p in steps[0]]]
-    return [same[0]._replace(seconds=median(p.seconds for p in same)) for same in zip(*alike, strict=True)]
 
 
 def _by_mark(nodes: Iterable[Node], layer: str) -> Iterator[tuple[str, str]]:

@@ -6,9 +6,11 @@ and an event costs a fraction of a microsecond, while RunMetadata follows every 
 nodes that TensorFlow has found cheap are missing.
 
 oneDNN reads whether it should tell its algorithms from the environment when it is first used, and TensorFlow exports no
-function to change that. So a process of its own runs a step with that variable set. Its times are not used.
+function to change that. So a process of its own runs a few steps with that variable set. It takes seconds, and what it
+says depends on versions, processor and network alone: it is kept. Of its times, only proportions are used.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -21,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from xframe import zoo
+from xframe import environment, files, zoo
 from xframe.errors import XframeError
 from xframe.frameworks import onednn, traces, xla
 from xframe.frameworks.tensorflow import tf
@@ -30,8 +32,10 @@ from xframe.types import Kernel, ModelSpec, Profile
 
 #: Seconds that the process which asks oneDNN may take.
 _LIMIT = 180
-#: Between the steps of that process.
-_MARK = "xframe: last step"
+#: Steps of that process, after one in which oneDNN reorders constants that it keeps; what it prints before each.
+_STEPS, _MARK = 5, "xframe: step"
+#: Variables with these words in their names may change what oneDNN, or TensorFlow's use of it, chooses.
+_DECISIVE = re.compile(r"DNN|MKL|^TF_|OMP_|^KMP_")
 #: A node in the trace: its name and its op.
 _NODE = re.compile(r"([A-Za-z0-9.][\w.\\/>-]*):([A-Z_]\w*)$")
 #: Ops that compute nothing: values handed on, calls of functions.
@@ -141,16 +145,40 @@ def told(run: Sequence[Kernel], said: Sequence[onednn.Primitive]) -> list[Kernel
 def asked(spec: ModelSpec, batch: int, threads: int, options: Mapping[str, str]) -> list[onednn.Primitive]:
     """What oneDNN runs in a step of this network, by its own words, from a process of its own; the weights are random.
 
+    It is kept in ``$XFRAME_HOME/onednn``.
+
     Raises
     ------
     XframeError
         The process failed.
     """
     request = {"spec": spec.to_json(), "batch": batch, "threads": threads, "options": dict(options)}
-    environment = {**os.environ, "ONEDNN_VERBOSE": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    info = environment.cpuinfo()
+    facts = {
+        "request": request,
+        "tensorflow": tf.__version__,
+        "network": [files.sha256(Path(__file__).parent / f"tensorflow{x}.py")[:12] for x in ("", "_nchw")],
+        "cpu": [info.get(k) for k in ("vendor_id", "cpu family", "model", "stepping", "flags", "Features")],
+        "cpus": len(environment.allowed_cpus()),
+        "variables": {k: v for k, v in sorted(os.environ.items()) if _DECISIVE.search(k)},
+        "steps": _STEPS,
+    }
+    path = files.place("onednn", facts)
+    steps = files.kept(path, lambda content: [onednn.parse(text) for text in content["steps"]])
+    if steps is None:
+        texts = _said(request)
+        steps = [onednn.parse(text) for text in texts]
+        with contextlib.suppress(XframeError):  # a disk that is full costs the next one seconds, and no profile
+            files.keep(path, facts, {"steps": texts})
+    return onednn.typical(steps)
+
+
+def _said(request: Mapping[str, Any]) -> list[str]:
+    """What oneDNN prints in each step. Raises XframeError where there is none."""
+    variables = {**os.environ, "ONEDNN_VERBOSE": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     try:
         done = subprocess.run(
-            [sys.executable, "-m", __name__], input=json.dumps(request), env=environment, capture_output=True,
+            [sys.executable, "-m", __name__], input=json.dumps(request), env=variables, capture_output=True,
             text=True, errors="replace", timeout=_LIMIT, check=True,
         )  # fmt: skip
     except subprocess.TimeoutExpired as e:
@@ -158,7 +186,7 @@ def asked(spec: ModelSpec, batch: int, threads: int, options: Mapping[str, str])
     except subprocess.CalledProcessError as e:
         last = e.stderr.strip().splitlines()[-1:] or [f"exit code {e.returncode}"]
         raise XframeError(f"asking oneDNN for its algorithms failed: {last[0][:200]}") from e
-    return onednn.parse(done.stdout.rpartition(_MARK)[2])
+    return done.stdout.split(_MARK)[2:]
 
 
 def main() -> None:
@@ -172,7 +200,7 @@ def main() -> None:
     weights = {name: rng.random(shape, np.float32) * 0.1 + 0.1 for name, shape in zoo.tensors(spec).items()}
     network = TensorFlow().build(spec, weights, "cpu", batch, request["threads"], request["options"])
     network.bind([rng.random((batch, *spec.input), np.float32)])
-    for _ in range(2):  # in the first, oneDNN reorders constants that it keeps
+    for _ in range(1 + _STEPS):
         os.write(1, f"\n{_MARK}\n".encode())
         network.step()
         network.sync()
