@@ -9,7 +9,7 @@ from xframe.environment import cpu_device
 from xframe.errors import Unsupported, UsageError
 from xframe.planning import Schedules, plan
 from xframe.schedules.device import identity
-from xframe.types import ConvSite, Plan
+from xframe.types import ConvSite, Device, Plan
 
 EASY = ConvSite(1, 16, (9, 9), 24, (3, 3))
 STRIDED = ConvSite(1, 16, (9, 9), 24, (3, 3), (3, 3))
@@ -62,6 +62,22 @@ def test_a_target_is_checked_before_anything_is_planned(tmp_path):
     for label, target in (("auto", "cuda"), ("gemm", "llvm -mcpu=x"), (str(path), None)):
         with pytest.raises(UsageError, match="--target"):
             plan(label, [EASY], cpu_device(), target=target)
+
+
+def test_a_target_is_one_of_the_device():
+    """Of a GPU, or of a CPU; and where the GPU is known, its generation, as machine code is of one."""
+    hopper = Device("nvidia-h200", "cuda", "NVIDIA H200", "sm_90", 132)
+    for gpu in (hopper, replace(hopper, arch="")):
+        assert plan("auto", [EASY], gpu, target="cuda -arch=sm_90").target == "cuda -arch=sm_90"
+        with pytest.raises(UsageError, match="not the target of a GPU"):
+            plan("gemm", [EASY], gpu, target="llvm")
+    assert plan("auto", [EASY], replace(hopper, arch=""), target="sm_80").target == "sm_80"
+    assert plan("auto", [EASY], replace(hopper, arch="sm_86"), target="sm_80").target == "sm_80"
+    for arch in ("sm_90", "sm_75"):
+        with pytest.raises(Unsupported, match=f"code for sm_80 does not run on NVIDIA H200, which is {arch}"):
+            plan("auto", [EASY], replace(hopper, arch=arch), target="sm_80")
+    with pytest.raises(UsageError, match="not the target of a CPU"):
+        plan("auto", [EASY], cpu_device(), target="sm_90")
 
 
 def test_a_file(tmp_path):

@@ -285,14 +285,13 @@ def _cases(asked: Request, model: str) -> Iterator[Case]:
 
 
 def _options(asked: Request, runner: str, label: str) -> tuple[tuple[str, str], ...]:
-    """The switch by which a runner with algorithms of its own is told what takes the sites that refuse one.
-
-    ``direct`` is none that it has: where that stands for anything that works, its most general one does.
-    """
-    own = algorithms(runner)
-    if not own or label == AUTO or not asked.fallback:
+    """The switch by which a runner with algorithms of its own is told what takes the sites that refuse one: what was
+    asked for, or its most general one where it has no such, as a fallback is to work."""
+    if not algorithms(runner) or label == AUTO or not asked.fallback:
         return ()
-    return (("fallback", asked.fallback if asked.fallback in own and asked.fallback != IMPLIED_FALLBACK else own[0]),)
+    row = BACKENDS[runner]
+    able = asked.fallback in row.algorithms and asked.fallback not in row.absent
+    return (("fallback", asked.fallback if able else row.general),)
 
 
 def _measured(

@@ -45,13 +45,13 @@ def plan(
     Unavailable
         The compiler that the lowerings need is not installed.
     """
-    sites, target = list(dict.fromkeys(sites)), _checked(target)
+    sites, target = list(dict.fromkeys(sites)), _checked(target, device)
     if label == AUTO:
         return Plan(AUTO, target=target)
     if label == BEST:
         return Plan(BEST, error_budget=error_budget or ERROR_BUDGET, target=target)
     if label.endswith(".json"):
-        return _from_file(label, sites, error_budget, target)
+        return _from_file(label, sites, device, error_budget, target)
     budget = error_budget or ERROR_BUDGET
     name = registry.resolve(registry.LOWERINGS, label, "lowering")
     chosen = registry.load(registry.LOWERINGS, name)
@@ -72,18 +72,29 @@ def plan(
     return Plan(name, lowerings, reasons, budget, target)
 
 
-def _checked(target: str | None) -> str | None:
-    """``target``, unless its code can't be made, or can't run, here."""
-    if target is not None:
-        try:
-            from xframe.lowering.target import Cpu
-        except ImportError as e:
-            raise Unavailable(f"--target {target!r} needs TVM ({e}): pip install 'xframe-eval[tvm]'") from e
+def _checked(target: str | None, device: Device) -> str | None:
+    """``target``, unless its code can't be made, or can't run, on ``device``."""
+    if target is None:
+        return None
+    try:
+        from xframe.lowering.target import Cpu, Gpu
+    except ImportError as e:
+        raise Unavailable(f"--target {target!r} needs TVM ({e}): pip install 'xframe-eval[tvm]'") from e
+    if device.kind == "cpu":
         Cpu(target, 1).check()
+        return target
+    made, own = (int(arch.removeprefix("sm_") or 0) for arch in (Gpu.named(target).arch, device.arch))
+    if own and (made // 10 != own // 10 or made > own):  # machine code is for one generation, and its later versions
+        raise Unsupported(
+            f"--target {target!r}: code for sm_{made} does not run on {device.name}, which is sm_{own}: leave it out,"
+            " or name an architecture of that generation"
+        )
     return target
 
 
-def _from_file(path: str, sites: list[ConvSite], error_budget: float | None, target: str | None) -> Plan:
+def _from_file(
+    path: str, sites: list[ConvSite], device: Device, error_budget: float | None, target: str | None
+) -> Plan:
     try:
         with open(path, encoding="utf-8") as f:
             data = json.load(f)
@@ -100,7 +111,7 @@ def _from_file(path: str, sites: list[ConvSite], error_budget: float | None, tar
     if missing:
         raise UsageError(f"the plan {path} names no lowering for {', '.join(missing)}")
     lowerings = tuple((s, named[s]) for s in sites)
-    budget, target = error_budget or given.error_budget, target or _checked(given.target)
+    budget, target = error_budget or given.error_budget, target or _checked(given.target, device)
     return Plan(given.label, lowerings, given.fallback, budget, target)
 
 

@@ -28,7 +28,8 @@ class Row(NamedTuple):
     ``opt_in``: it is only in a comparison that names it; ``switches``: what can be turned on and off; ``variant_of``:
     the framework that this is another way to run; ``environment``: of ``xframe.environments``, the isolated one that it
     runs in; none for those that this interpreter has; ``algorithms``: what a backend can be told to compute a
-    convolution by; ``devices``: the kinds of devices that it runs on."""
+    convolution by; ``general``: that of them which takes any; ``absent``: those that are declared and on no device, so
+    that the general one takes their place as a fallback; ``devices``: the kinds of devices that it runs on."""
 
     where: str
     needs: Tuple[str, ...]
@@ -39,6 +40,8 @@ class Row(NamedTuple):
     variant_of: str = ""
     environment: str = ""
     algorithms: Tuple[str, ...] = ()
+    general: str = ""
+    absent: Tuple[str, ...] = ()
     devices: Tuple[str, ...] = ("cpu", "cuda")
 
 
@@ -128,7 +131,7 @@ _ORT = (
     Switch("fuse_conv_bias", ("off", "on")),
     Switch("gpu_mem_limit", ("none", "1GiB", "4GiB", "16GiB")),
 )
-#: The forward algorithms of cuDNN. Its direct one is declared and never there; ``gemm`` writes the column matrix.
+#: The forward algorithms of cuDNN; ``gemm`` writes the column matrix.
 _CUDNN_ALGORITHMS = (
     *("implicit_gemm", "implicit_precomp_gemm", "gemm", "direct"),
     *("fft", "fft_tiling", "winograd", "winograd_nonfused"),
@@ -137,6 +140,7 @@ _CUDNN = (
     Switch("fallback", ("none", *_CUDNN_ALGORITHMS)),
     Switch("algorithm_search", ("exhaustive", "heuristic")),
     Switch("use_tf32", ("off", "on")),
+    Switch("cuda_graph", ("off", "on")),
 )
 _OPENVINO = (
     Switch("performance_hint", ("latency", "throughput")),
@@ -162,6 +166,8 @@ BACKENDS: Dict[str, Row] = {
         opt_in=True,
         switches=_CUDNN,
         algorithms=_CUDNN_ALGORITHMS,
+        general="implicit_gemm",
+        absent=("direct",),
         devices=("cuda",),
     ),
 }

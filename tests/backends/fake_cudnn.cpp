@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -13,7 +14,7 @@
 namespace {
 
 enum { OK = 0, BAD = 2000, NOT_SUPPORTED = 3000 };
-enum Kind { TENSOR = 1, FILTER, CONVOLUTION, POOLING, ACTIVATION, LRN, OP, CUDNN, CUBLAS, STREAM, EVENT };
+enum Kind { TENSOR = 1, FILTER, CONVOLUTION, POOLING, ACTIVATION, LRN, OP, CUDNN, CUBLAS, STREAM, EVENT, GRAPH, EXEC };
 
 struct Object {
   Kind kind;
@@ -34,6 +35,12 @@ int failing(const char* name) {
   auto found = failures.find(name);
   return found == failures.end() ? 0 : found->second;
 }
+// What is called while a stream is captured is done when its graph is launched.
+using Calls = std::vector<std::function<int()>>;
+bool capturing = false;
+Calls captured;
+std::map<void*, Calls> graphs;
+#define LATER(call) if (capturing) { captured.push_back([=] { return call; }); return OK; }
 #define MAY_FAIL if (int status = failing(__func__)) return status
 
 int bad(const std::string& why) {
@@ -166,6 +173,7 @@ int cudaSetDevice(int index) { NEED(size_t(index) < devices); log_text += "devic
 int cudaRuntimeGetVersion(int* out) { *out = 13000; return OK; }
 int cudaMalloc(void** out, size_t bytes) {
   MAY_FAIL;
+  NEED(!capturing);
   if (!bytes || used + bytes > limit) return 2;
   *out = new char[bytes];
   std::memset(*out, 0xff, bytes);  // not a number
@@ -187,6 +195,7 @@ int cudaMemcpy(void* to, const void* from, size_t bytes, int kind) {
   return OK;
 }
 int cudaMemsetAsync(void* p, int value, size_t bytes, void* stream) {
+  LATER(cudaMemsetAsync(p, value, bytes, stream));
   NEED(is(stream, STREAM) && there(p, bytes));
   if (bytes < 4096) std::memset(p, value, bytes);
   clock_ms += 1;
@@ -194,7 +203,35 @@ int cudaMemsetAsync(void* p, int value, size_t bytes, void* stream) {
 }
 int cudaDeviceSynchronize() { return OK; }
 int cudaStreamCreateWithFlags(void** out, unsigned flags) { NEED(flags == 1); return make(out, STREAM); }
-int cudaStreamSynchronize(void* stream) { MAY_FAIL; NEED(is(stream, STREAM)); return OK; }
+int cudaStreamSynchronize(void* stream) { MAY_FAIL; NEED(is(stream, STREAM) && !capturing); return OK; }
+int cudaStreamBeginCapture(void* stream, int mode) {
+  NEED(is(stream, STREAM) && mode == 1 && !capturing);
+  capturing = true, captured.clear();
+  return OK;
+}
+int cudaStreamEndCapture(void* stream, void** graph) {
+  NEED(is(stream, STREAM) && capturing);
+  capturing = false;
+  make(graph, GRAPH);
+  graphs[*graph] = captured;
+  return OK;
+}
+int cudaGraphInstantiate(void** ready, void* graph, size_t flags) {
+  MAY_FAIL;
+  NEED(is(graph, GRAPH) && !flags);
+  make(ready, EXEC);
+  graphs[*ready] = graphs[graph];
+  return OK;
+}
+int cudaGraphLaunch(void* ready, void* stream) {
+  NEED(is(ready, EXEC) && is(stream, STREAM) && !capturing);
+  log_text += "graph of " + std::to_string(graphs[ready].size()) + "\n";
+  for (auto& call : graphs[ready])
+    if (int status = call()) return status;
+  return OK;
+}
+int cudaGraphDestroy(void* graph) { graphs.erase(graph); return drop(graph, GRAPH); }
+int cudaGraphExecDestroy(void* ready) { graphs.erase(ready); return drop(ready, EXEC); }
 int cudaStreamDestroy(void* stream) { return drop(stream, STREAM); }
 int cudaEventCreateWithFlags(void** out, unsigned flags) { NEED(!flags); return make(out, EVENT); }
 int cudaEventRecord(void* event, void* stream) {
@@ -217,6 +254,7 @@ int cublasSetStream_v2(void* handle, void* stream) { NEED(is(handle, CUBLAS) && 
 int cublasSetMathMode(void* handle, int mode) { NEED(is(handle, CUBLAS)); log_text += "cublas math " + std::to_string(mode) + "\n"; return OK; }
 int cublasSgemm_v2(void* handle, int ta, int tb, int m, int n, int k, const float* alpha, const float* a, int lda, const float* b,
                    int ldb, const float* beta, float* c, int ldc) {
+  LATER(cublasSgemm_v2(handle, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc));
   MAY_FAIL;
   NEED(is(handle, CUBLAS) && lda >= (ta ? k : m) && ldb >= (tb ? n : k) && ldc >= m);
   NEED(there(a, 4ul * lda * (ta ? m : k)) && there(b, 4ul * ldb * (tb ? k : n)) && there(c, 4ul * ldc * n));
@@ -308,6 +346,7 @@ int cudnnGetConvolutionForwardWorkspaceSize(void* handle, void* x, void* w, void
 }
 int cudnnConvolutionForward(void* handle, const float* alpha, const void* xd, const float* x, const void* wd, const float* w,
                             const void* cd, int algo, void* workspace, size_t size, const float* beta, const void* yd, float* y) {
+  LATER(cudnnConvolutionForward(handle, alpha, xd, x, wd, w, cd, algo, workspace, size, beta, yd, y));
   MAY_FAIL;
   NEED(problem(handle, xd, wd, cd, yd) && *alpha == 1 && *beta == 0);
   NEED(tensor(xd, x) && tensor(yd, y));
@@ -334,6 +373,7 @@ int cudnnConvolutionForward(void* handle, const float* alpha, const void* xd, co
 }
 
 int cudnnAddTensor(void* handle, const float* alpha, const void* ad, const float* a, const float* beta, const void* cd, float* c) {
+  LATER(cudnnAddTensor(handle, alpha, ad, a, beta, cd, c));
   NEED(is(handle, CUDNN) && *alpha == 1 && *beta == 1 && tensor(ad, a) && tensor(cd, c));
   View av(ad), cv(cd);
   for (int i = 0; i < 4; ++i) NEED(av.n[i] == 1 || av.n[i] == cv.n[i]);
@@ -344,6 +384,7 @@ int cudnnAddTensor(void* handle, const float* alpha, const void* ad, const float
   return OK;
 }
 int cudnnTransformTensor(void* handle, const float* alpha, const void* xd, const float* x, const float* beta, const void* yd, float* y) {
+  LATER(cudnnTransformTensor(handle, alpha, xd, x, beta, yd, y));
   NEED(is(handle, CUDNN) && *alpha == 1 && *beta == 0 && tensor(xd, x) && tensor(yd, y) && same(xd, yd));
   View xv(xd), yv(yd);
   xv.each([&](int n, int c, int i, int j) { y[yv.at(n, c, i, j)] = x[xv.at(n, c, i, j)]; });
@@ -353,6 +394,7 @@ int cudnnTransformTensor(void* handle, const float* alpha, const void* xd, const
 int cudnnSetOpTensorDescriptor(void* p, int op, int type, int nan) { NEED(type == 0 && nan == 1); return store(p, OP, {op}); }
 int cudnnOpTensor(void* handle, const void* od, const float* alpha, const void* ad, const float* a, const float* alpha2, const void* bd,
                   const float* b, const float* beta, const void* cd, float* c) {
+  LATER(cudnnOpTensor(handle, od, alpha, ad, a, alpha2, bd, b, beta, cd, c));
   NEED(is(handle, CUDNN) && is(od, OP) && *alpha == 1 && *alpha2 == 1 && *beta == 0);
   NEED(tensor(ad, a) && tensor(bd, b) && tensor(cd, c) && same(ad, cd));
   View av(ad), bv(bd), cv(cd);
@@ -372,6 +414,7 @@ int cudnnSetActivationDescriptor(void* p, int mode, int nan, double coefficient)
   return OK;
 }
 int cudnnActivationForward(void* handle, void* d, const float* alpha, const void* xd, const float* x, const float* beta, const void* yd, float* y) {
+  LATER(cudnnActivationForward(handle, d, alpha, xd, x, beta, yd, y));
   NEED(is(handle, CUDNN) && is(d, ACTIVATION) && *alpha == 1 && *beta == 0 && tensor(xd, x) && tensor(yd, y) && same(xd, yd));
   View xv(xd), yv(yd);
   int mode = ((Object*)d)->v[0];
@@ -388,6 +431,7 @@ int cudnnSetPooling2dDescriptor(void* p, int mode, int nan, int h, int w, int ph
   return store(p, POOLING, {mode, h, w, ph, pw, sh, sw});
 }
 int cudnnPoolingForward(void* handle, void* d, const float* alpha, const void* xd, const float* x, const float* beta, const void* yd, float* y) {
+  LATER(cudnnPoolingForward(handle, d, alpha, xd, x, beta, yd, y));
   NEED(is(handle, CUDNN) && is(d, POOLING) && *alpha == 1 && *beta == 0 && tensor(xd, x) && tensor(yd, y));
   View xv(xd), yv(yd);
   const int* v = ((Object*)d)->v;
@@ -415,6 +459,7 @@ int cudnnSetLRNDescriptor(void* p, unsigned n, double alpha, double beta, double
   return OK;
 }
 int cudnnLRNCrossChannelForward(void* handle, void* d, int mode, const float* alpha, const void* xd, const float* x, const float* beta, const void* yd, float* y) {
+  LATER(cudnnLRNCrossChannelForward(handle, d, mode, alpha, xd, x, beta, yd, y));
   NEED(is(handle, CUDNN) && is(d, LRN) && mode == 0 && *alpha == 1 && *beta == 0 && tensor(xd, x) && tensor(yd, y) && same(xd, yd));
   View xv(xd), yv(yd);
   auto o = (Object*)d;
@@ -428,6 +473,7 @@ int cudnnLRNCrossChannelForward(void* handle, void* d, int mode, const float* al
   return OK;
 }
 int cudnnSoftmaxForward(void* handle, int algo, int mode, const float* alpha, const void* xd, const float* x, const float* beta, const void* yd, float* y) {
+  LATER(cudnnSoftmaxForward(handle, algo, mode, alpha, xd, x, beta, yd, y));
   NEED(is(handle, CUDNN) && algo == 1 && mode == 1 && *alpha == 1 && *beta == 0 && tensor(xd, x) && tensor(yd, y) && same(xd, yd));
   View xv(xd), yv(yd);
   xv.each([&](int n, int c, int i, int j) {
@@ -441,6 +487,7 @@ int cudnnSoftmaxForward(void* handle, int algo, int mode, const float* alpha, co
 }
 int cudnnBatchNormalizationForwardInference(void* handle, int mode, const float* alpha, const float* beta, const void* xd, const float* x, const void* yd,
                                             float* y, const void* bd, const float* scale, const float* bias, const float* mean, const float* variance, double epsilon) {
+  LATER(cudnnBatchNormalizationForwardInference(handle, mode, alpha, beta, xd, x, yd, y, bd, scale, bias, mean, variance, epsilon));
   NEED(is(handle, CUDNN) && mode == 1 && *alpha == 1 && *beta == 0 && tensor(xd, x) && tensor(yd, y) && same(xd, yd));
   NEED(tensor(bd, scale) && tensor(bd, bias) && tensor(bd, mean) && tensor(bd, variance));
   View xv(xd), yv(yd);

@@ -102,6 +102,26 @@ def test_a_forced_algorithm_is_what_runs_at_every_site(fake, model, name):
     executable.close()
 
 
+def test_a_step_may_be_one_graph(fake, model):
+    """Of the same calls, on what was bound last; profiles are of the calls one by one, as without it."""
+    executable = Cudnn().compile(model, forced(model, "gemm"), "cuda", 1, {"cuda_graph": "on"})
+    assert executable.environment["cuda_graph"] == "on"
+    for seed in (0, 1):
+        right(executable, model, seed)
+    launched = [line for line in fake.log() if line.startswith("graph")]
+    (profile,) = executable.profile(1)
+    assert len(launched) == 4
+    assert set(launched) == {f"graph of {len(profile.kernels)}"}
+    assert len(executable.environment["workspace_bytes"]) == 2
+    executable.close()
+
+
+def test_what_can_not_be_captured_is_an_error(fake, model):
+    fake.fail("cudaGraphInstantiate", 801)
+    with pytest.raises(XframeError, match="cudaGraphInstantiate"):
+        Cudnn().compile(model, forced(model, "gemm"), "cuda", 1, {"cuda_graph": "on"})
+
+
 @pytest.mark.parametrize("name", ["fft", "fft_tiling", "winograd", "winograd_nonfused", "direct"])
 def test_a_refusal_is_told_in_cudnns_own_words(fake, model, name):
     """conv2 has a stride of three, which none of these can do."""
@@ -320,7 +340,9 @@ def test_registered_switches_are_those_it_knows():
     switches = {s.name: s.values for s in registry.BACKENDS["cudnn"].switches}
     assert switches["fallback"] == ("none", *cudnn_library.ALGORITHMS)
     assert registry.BACKENDS["cudnn"].algorithms == tuple(cudnn_library.ALGORITHMS)
-    assert set(switches) == {"fallback", "algorithm_search", "use_tf32"}
+    assert set(switches) == {"fallback", "algorithm_search", "use_tf32", "cuda_graph"}
+    row = registry.BACKENDS["cudnn"]
+    assert {row.general, *row.absent} <= set(row.algorithms)
 
 
 def test_inputs_that_do_not_fit_are_refused(fake, model):

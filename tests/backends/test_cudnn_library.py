@@ -68,8 +68,10 @@ def texts(begin):
 def letter(argument):
     """What :data:`library.SIGNATURES` calls an argument of a prototype."""
     words = argument.replace("const", " ").split("=")[0].strip()
-    if "*" in words or "[" in words or re.search(r"(Descriptor|Handle|Stream|Event)_t\b", words):
+    if "*" in words or "[" in words or re.search(r"(Descriptor|Handle|Stream|Event|Graph|GraphExec)_t\b", words):
         return "p"
+    if words.startswith("unsigned long long"):
+        return "z"  # as large on 64 bits
     kind = words.split()[0] if not words.startswith("unsigned") else "unsigned"
     return {"size_t": "z", "double": "d", "unsigned": "u"}.get(kind, "i")
 

@@ -11,7 +11,8 @@ Layouts and constants are put into normal form first (``xframe.normal``): images
 passed into the weights before it.
 
 Switches: ``fallback`` is the algorithm of sites that refuse the plan's; ``algorithm_search`` how a site without a plan
-is given one: by cuDNN's own measurement, or by its heuristics; ``use_tf32`` lets products round their operands to TF32.
+is given one: by cuDNN's own measurement, or by its heuristics; ``use_tf32`` lets products round their operands to TF32;
+with ``cuda_graph`` a step is one launch of all calls, which are profiled one by one as without it.
 """
 
 import ctypes
@@ -93,10 +94,15 @@ class CudnnExecutable:
             self.notes: Sequence[str] = (*normal.notes, *chosen.notes)
             self._place_workspace()
             self._gpu.sync()
+            self._steps: list[Callable[[], None]] = [call.run for call in self._network.calls]
+            self._launches = self._steps
+            if options.get("cuda_graph", "off") == "on":
+                self.step()
+                self._gpu.sync()
+                self._launches = [self._gpu.captured(self._steps)]
         except BaseException:
             self._gpu.close()
             raise
-        self._steps: list[Callable[[], None]] = [call.run for call in self._network.calls]
         self._gate = 0
         self.seconds: Mapping[str, float] = {"read": read - started, "place": time.perf_counter() - read}
         self.environment: Mapping[str, Any] = {
@@ -105,6 +111,7 @@ class CudnnExecutable:
             "device_index": index,
             "math": self._gpu.math,
             "use_tf32": "on" if self._tf32 else "off",
+            "cuda_graph": options.get("cuda_graph", "off"),
             "NVIDIA_TF32_OVERRIDE": os.environ.get("NVIDIA_TF32_OVERRIDE"),
             "device_bytes": self._gpu.bytes,
             "workspace_bytes": {s.name: chosen.workspace[s.name] for s in chosen.records},
@@ -148,7 +155,7 @@ class CudnnExecutable:
 
     def step(self) -> None:
         """Queue one forward pass."""
-        for run in self._steps:
+        for run in self._launches:
             run()
 
     def sync(self) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from xframe.backends.cudnn_library import (
     MATH,
     NCHW,
     NON_BLOCKING,
+    THREAD_LOCAL,
     TO_DEVICE,
     TO_HOST,
     CallFailed,
@@ -166,6 +168,21 @@ class Gpu:
             self.api.cudaEventRecord(events[-1], self.stream)
             self.sync()
             return [self._between(events[0], event) for event in events]
+
+    def captured(self, calls: "list[Callable[[], None]]") -> Callable[[], None]:
+        """What queues all of ``calls`` at once: a CUDA graph. Each must have run before, as what a library does at its
+        first call can't be captured."""
+        graph, ready = ctypes.c_void_p(), ctypes.c_void_p()
+        self.api.cudaStreamBeginCapture(self.stream, THREAD_LOCAL)
+        try:
+            for call in calls:
+                call()
+        finally:
+            self.api.cudaStreamEndCapture(self.stream, ctypes.byref(graph))
+            self._free.callback(self.api.cudaGraphDestroy, graph)
+        self.api.cudaGraphInstantiate(ctypes.byref(ready), graph, 0)
+        self._free.callback(self.api.cudaGraphExecDestroy, ready)
+        return partial(self.api.cudaGraphLaunch, ready, self.stream)
 
     def _between(self, first: Any, second: Any) -> float:
         milliseconds = ctypes.c_float()

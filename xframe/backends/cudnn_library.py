@@ -40,6 +40,7 @@ OP_N, OP_T = 0, 1
 CUBLAS_DEFAULT_MATH, CUBLAS_TF32_MATH = 0, 3
 TO_DEVICE, TO_HOST = 1, 2  # ``cudaMemcpyKind``
 NON_BLOCKING = 1  # ``cudaStreamNonBlocking``
+THREAD_LOCAL = 1  # ``cudaStreamCaptureModeThreadLocal``
 #: Statuses that are a refusal: bad parameters for this algorithm (2000), not supported (3000), and no memory for it.
 _REFUSALS, _NO_MEMORY = (2000, 3000), (4003, 4004)
 OUT_OF_MEMORY = 2  # ``cudaErrorMemoryAllocation``
@@ -60,6 +61,12 @@ SIGNATURES = {
     "cudaStreamCreateWithFlags": "pu",
     "cudaStreamSynchronize": "p",
     "cudaStreamDestroy": "p",
+    "cudaStreamBeginCapture": "pi",
+    "cudaStreamEndCapture": "pp",
+    "cudaGraphInstantiate": "ppz",
+    "cudaGraphLaunch": "pp",
+    "cudaGraphDestroy": "p",
+    "cudaGraphExecDestroy": "p",
     "cudaEventCreateWithFlags": "pu",
     "cudaEventRecord": "pp",
     "cudaEventElapsedTime": "ppp",
