@@ -1,5 +1,8 @@
 """The commands that take xframe to another machine, and what ``devices`` says of GPUs."""
 
+import json
+from dataclasses import replace
+
 import pytest
 
 from tests.test_nvml import driver, library  # noqa: F401  # fixtures
@@ -8,7 +11,10 @@ from xframe.gpucheck import machine, steps
 from xframe.gpucheck.journal import DONE, Found
 from xframe.prebuilt import build, folder
 from xframe.prebuilt.folder import Entry
-from xframe.types import Plan
+from xframe.types import ConvSite, Plan, SiteRecord
+from xframe.worker import wire
+
+SITE = ConvSite(1, 3, (8, 8), 4, (3, 3))
 
 
 @pytest.fixture
@@ -49,9 +55,16 @@ def test_build_says_what_was_compiled_and_what_not(xframe, monkeypatch, tmp_path
             Entry("bad", model, framework, 1, Plan(), reason="no"),
         ]
 
+    (tmp_path / "good").mkdir()
+    site = SiteRecord(SITE, "conv1", "gemm", "gemm", "implicit", None, "tuned, schedules/nvidia-h200-sm90/m-b1/gemm")
+    sites = wire.plain([site, replace(site, name="conv2", schedule="template")])
+    (tmp_path / "good" / "meta.json").write_text(json.dumps({"sites": sites}))
     monkeypatch.setattr(build, "build", made)
     code, out, err = xframe("build", "--batch", "1,16", "--target", "sm_80", "--lowering", "gemm,auto", "-o", tmp_path)
-    assert (code, out.splitlines()) == (0, ["good: compiled", "bad: no"])
+    assert (code, out.splitlines()) == (
+        0,
+        ["good: compiled", "  conv1: tuned, schedules/nvidia-h200-sm90/m-b1/gemm", "bad: no"],
+    )
     assert "1 of 2 compiled for sm_80" in err
     assert (asked["batches"], asked["labels"], asked["framework"]) == ((1, 16), ("gemm", "auto"), "pytorch")
     monkeypatch.setattr(build, "build", lambda *args, **_: [Entry("bad", "m", None, 1, Plan(), reason="no")])

@@ -174,10 +174,23 @@ def test_too_few_trials_are_refused(tune, convnet):
     assert "--trials 3 is too few for 2 kernels" in err[-1]
 
 
-def test_a_device_without_trials_is_refused(tune):
-    code, _, err = tune("--device", "cuda")
-    assert code == 1
-    assert "trials are timed on cpu only" in err[-1]
+@pytest.mark.parametrize(
+    ("args", "code", "words"),
+    [
+        (["--device", "tpu"], 2, "unknown device 'tpu'"),
+        (["--target", "sm_90"], 1, "--target sm_90 was asked for: a schedule is kept for what it was timed on"),
+        (["--device", "cuda", "--tracker", "localhost:1", "--key", "a"], 1, "of a tracker measure on their CPUs"),
+        (["--device", "cuda", "--threads", "2"], 2, "--threads is of a CPU's kernels"),
+        (["--device", "cuda:0,1", "--space", "auto"], 2, "--space auto is for CPUs"),
+        (["--device", "cuda:1"], 1, "device cuda:1 was asked for, and the driver tells of 0 GPUs here"),
+    ],
+)
+def test_what_can_not_be_tuned_is_one_line(args, code, words, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr("xframe.nvml.gpus", list)
+    assert cli.main(["tune", "-o", str(tmp_path), *args]) == code
+    out, err = capsys.readouterr()
+    assert (out, len(err.splitlines())) == ("", 1)
+    assert words in err
 
 
 def test_a_folder_that_can_not_be_written_is_told_before_the_work(tune, tmp_path):

@@ -49,6 +49,18 @@ def test_what_comes_before_is_not_in_the_samples():
     assert set(samples.seconds + samples.baseline) == {0.01}
 
 
+def test_a_watch_times_the_calls_and_the_clock_the_whole():
+    world = World()
+
+    def watch(call):
+        call()
+        return 7_000
+
+    samples = alternate(world.subject("a", 0.3), world.subject("b", 0.3), lambda: world.now, watch)
+    assert set(samples.seconds + samples.baseline) == {7_000 * 1e-9}
+    assert len(samples.seconds) == timer.LEAST  # the time was over
+
+
 def test_quiet_ones_end_soon_and_noisy_ones_when_the_time_is_over():
     quiet, noisy = World(), World()
     few = quiet.alternate(quiet.subject("a", 1e-3), quiet.subject("b", 1e-3))

@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from tests.schedule_logs import entry, put, real
+from xframe import nvml
 from xframe.errors import UsageError, XframeError
-from xframe.lowering.target import Cpu
+from xframe.lowering.target import Cpu, Gpu
 from xframe.lowering.tasks import Task
 from xframe.schedules.device import identity
 from xframe.tuning.points import OK, TIMEOUT, Point, Trial
@@ -133,6 +134,19 @@ def test_a_log_of_elsewhere_can_not_be_verified(tmp_path, changes, words):
     folder = put(tmp_path, entry(TASK), **changes)
     with pytest.raises(XframeError, match=words):
         verify(folder, start=Runner())
+
+
+def test_a_log_of_a_gpu_is_verified_where_there_is_one_like_it(tmp_path, monkeypatch):
+    facts = [{"name": name, "arch": "sm_90", "cores": 16896} for name in ("NVIDIA H100", "NVIDIA H200")]
+    monkeypatch.setattr(nvml, "gpus", lambda: facts)
+    folder = put(tmp_path, entry(TASK), target="cuda -arch=sm_90", device=identity("cuda:1"))
+    runner = Runner((8.0, 10.0))
+    (found,) = verify(folder, 1, start=runner)
+    assert found.outcome == OK
+    assert runner.cpus == [replace(Gpu.named("sm_90"), multiprocessors=2)]  # those of the kernel's name
+    facts.pop()
+    with pytest.raises(XframeError, match=r"another kind of device \(NVIDIA H200 \(sm_90\)\): verify it there"):
+        verify(folder, 1, start=runner)
 
 
 def test_a_log_that_is_broken_or_not_there_is_one_sentence(tmp_path):

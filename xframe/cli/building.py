@@ -42,7 +42,7 @@ def build(
     finally:
         progress.clear()
     for entry in entries:
-        print(f"{entry.name}: {entry.reason or 'compiled'}")
+        print("\n  ".join([f"{entry.name}: {entry.reason or 'compiled'}", *building.schedules(output, entry)]))
     made = [e for e in entries if not e.reason]
     print(f"{len(made)} of {len(entries)} compiled for {target} in {output}", file=sys.stderr)
     return int(not made)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,6 +14,7 @@ from xframe.prebuilt import folder
 from xframe.prebuilt.folder import Entry
 from xframe.subject import Subject
 from xframe.types import Artifact, Device, Plan
+from xframe.worker import wire
 
 Progress = Callable[[str], None]
 
@@ -30,7 +32,8 @@ def build(
 ) -> list[Entry]:
     """Compile ``model`` at each batch under each lowering for ``target`` (``sm_90``, ``cuda -arch=sm_90`` or a CPU's).
 
-    What can't be compiled is an entry with its reason. The weights are beside the code, each once.
+    What can't be compiled is an entry with its reason. The weights are beside the code, each once. Kernels of a GPU are
+    scheduled as those logs say that are of any GPU of its architecture.
 
     Raises
     ------
@@ -57,14 +60,29 @@ def build(
     return entries
 
 
+def schedules(output: Path, entry: Entry) -> list[str]:
+    """By which records the kernels of a compiled entry are scheduled, or why not, in words; none for templates."""
+    from xframe.backends import tvm
+    from xframe.lowering.tasks import FIXED, TEMPLATE
+
+    path = output / entry.name / tvm.META
+    if entry.reason or not path.is_file():
+        return []
+    sites = wire.sites_of(json.loads(path.read_text(encoding="utf-8"))["sites"])
+    return [f"{s.name}: {s.schedule}" for s in sites if s.schedule not in ("", TEMPLATE, FIXED)]
+
+
 def _made(
     entry: Entry, subject: Subject, found: Artifact, target: str, output: Path, fallback: str | None, seed: int
 ) -> Entry:
     from xframe.backends import tvm_prebuilt
+    from xframe.lowering.target import Gpu
 
-    sites = [site for _, site in found.conv_sites]
-    device = Device("cuda", "cuda", target, tvm_prebuilt.arch(target), 0) if tvm_prebuilt.arch(target) else None
+    sites, arch = [site for _, site in found.conv_sites], tvm_prebuilt.arch(target)
+    device = Device("cuda", "cuda", target, arch, 0) if arch else None
     plan = planning.plan(entry.plan.label, sites, device or environment.cpu_device(), fallback)
+    if arch:
+        plan = planning.Schedules(device=arch).tuned(plan, Gpu.named(arch).multiprocessors)
     plan = replace(plan, target=target)
     records = tvm_prebuilt.write(found, plan, target, output, entry.name)
     feeds = subject.feeds(entry.batch, seed)

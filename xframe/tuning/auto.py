@@ -18,7 +18,8 @@ from functools import cached_property
 from tvm import IRModule, s_tir
 from tvm.s_tir.schedule import Trace
 
-from xframe.lowering.target import Cpu
+from xframe.errors import UsageError
+from xframe.lowering.target import Target
 from xframe.lowering.tasks import Task, trace_of
 from xframe.tuning.points import Point
 from xframe.tuning.search import EVOLUTIONARY, REPLAY, Search, Tiles, product
@@ -33,7 +34,7 @@ MUTATED = 2
 REFUSED = (RuntimeError, ValueError, TypeError)
 
 
-def points(task: Task, cpu: Cpu, n: int, seed: int = 0) -> list[Point]:
+def points(task: Task, cpu: Target, n: int, seed: int = 0) -> list[Point]:
     """``n`` random points of MetaSchedule's space, of the hand-written register tile; fewer where it has no more."""
     search = AutoSearch(task, cpu, REPLAY, seed)
     _, *found = search.propose(n + 1)
@@ -48,7 +49,11 @@ class AutoSearch(Search):
 
     _children = CHILDREN
 
-    def __init__(self, task: Task, cpu: Cpu, strategy: str = EVOLUTIONARY, seed: int = 0, spaces: Tiles | None = None):
+    def __init__(
+        self, task: Task, cpu: Target, strategy: str = EVOLUTIONARY, seed: int = 0, spaces: Tiles | None = None
+    ):
+        if cpu.kind != "cpu":
+            raise UsageError("MetaSchedule's own space is searched for CPUs alone: leave out --space, or take template")
         super().__init__(task, cpu, strategy, seed, spaces)
         self._tile = self.spaces.tiles[0]
         stage = product(task, cpu, self._tile)
@@ -81,7 +86,7 @@ class AutoSearch(Search):
 class Designs:
     """The design spaces that MetaSchedule's rules for CPUs generate for a module with one function, ``main``."""
 
-    def __init__(self, module: IRModule, cpu: Cpu):
+    def __init__(self, module: IRModule, cpu: Target):
         self._module, self._cpu = module, cpu
 
     def drawn(self, rng: random.Random) -> s_tir.Schedule | None:

@@ -5,18 +5,18 @@ import mmap
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
-import tvm
 
 from xframe import environment
-from xframe.lowering.target import Cpu
+from xframe.lowering.target import Target
 from xframe.lowering.tasks import Task
-from xframe.tuning import build
-from xframe.tuning.build import Built, Chain
+from xframe.tuning import build, cuda
+from xframe.tuning.build import Built, Chain, Library
 from xframe.tuning.judge import Arguments, Judge
 from xframe.tuning.points import OK, Point, Trial
-from xframe.tuning.timer import Copies, Subject, aligned, alternate, tensor
+from xframe.tuning.timer import Copies, Subject, Watch, aligned, alternate, tensor
 
 #: Bytes of a last-level cache that can't be told.
 CACHE = 32 << 20
@@ -53,13 +53,37 @@ class Measured:
         )
 
 
+class Tensors(Protocol):
+    """The memory of a chain: its images, outputs and constants. Libraries with the same chain can use the same."""
+
+    chain: Chain
+    #: What is not as it should be, in words.
+    note: str
+
+    def renew(self) -> None:
+        """Another candidate comes."""
+
+    def arguments(self, i: int) -> list:
+        """Of step ``i``, its result last. Called each time before the step runs."""
+
+    def prepare(self) -> None:
+        """Bring caches and image into the state in which the chain is to find them."""
+
+    def spoil(self) -> None:
+        """Leave nothing in memory that an earlier run computed, from the product on."""
+
+    def result(self) -> np.ndarray:
+        """What the last step has written."""
+
+
 class Memory:
-    """All tensors of a chain: its images, outputs and constants. Libraries with the same chain can use the same."""
+    """:class:`Tensors` in this machine's memory."""
 
     def __init__(self, chain: Chain, arguments: Arguments, cache: int, most: int):
         self.chain, self._given = chain, arguments
         self._constants = [[tensor(aligned(a)) for a in arrays] for arrays in arguments.constants]
         self.copies = Copies(arguments.constants[chain.product], cache, most)
+        self.note = self.copies.note
         self.renew()
 
     def renew(self) -> None:
@@ -84,6 +108,16 @@ class Memory:
         last = i == len(self._results) - 1
         return [self._images[i], *constants, *(self._residual if last else ()), self._results[i]]
 
+    def prepare(self) -> None:
+        """The image is warm, and the next copy of the weights is cold, without further ado."""
+
+    def spoil(self) -> None:
+        for out in self.outputs[self.chain.product :]:
+            out.fill(np.nan)
+
+    def result(self) -> np.ndarray:
+        return self.outputs[-1]
+
 
 def _pages(shape: tuple[int, ...]) -> np.ndarray:
     """float32 zeros in small pages of their own, in which the images of a network lie, too."""
@@ -95,7 +129,7 @@ def _pages(shape: tuple[int, ...]) -> np.ndarray:
 class Run:
     """A chain of a loaded library over its memory."""
 
-    def __init__(self, library: tvm.runtime.Module, chain: Chain, memory: Memory):
+    def __init__(self, library: Library, chain: Chain, memory: Tensors):
         self._product, self._memory = chain.product, memory
         self._functions = [library[step.function] for step in chain.steps]
 
@@ -105,6 +139,7 @@ class Run:
         arguments: list = []
 
         def before() -> None:
+            self._memory.prepare()
             for i in range(self._product):
                 self._functions[i](*self._memory.arguments(i))
             arguments[:] = self._memory.arguments(self._product)
@@ -113,24 +148,44 @@ class Run:
 
     def output(self) -> np.ndarray:
         """Of the whole chain. Nothing that an earlier run computed is left in memory, from the product on."""
-        for out in self._memory.outputs[self._product :]:
-            out.fill(np.nan)
+        self._memory.spoil()
         for i, function in enumerate(self._functions):
             function(*self._memory.arguments(i))
-        return self._memory.outputs[-1]
+        return self._memory.result()
+
+
+class Host:
+    """Measures by this machine's clock. ``cache``: bytes of the last-level cache; by default this machine's."""
+
+    watch: Watch | None = None
+
+    def __init__(self, cache: int | None = None):
+        levels = environment.cache_bytes()
+        self._cache = cache or (levels[max(levels)] if levels else CACHE)
+
+    def memory(self, chain: Chain, arguments: Arguments) -> Memory:
+        return Memory(chain, arguments, self._cache, COPIED // 2)
+
+    def watched(self) -> "_Others":
+        """A context manager; its ``note`` says afterwards what disturbed the measuring, in words."""
+        return _Others()
+
+    def usable(self) -> bool:
+        """Whether more can be measured in this process after something went wrong."""
+        return True
 
 
 class Bench:
     """Measures candidates, one after the other; keeps what those of a task share.
 
-    ``cache``: bytes of the last-level cache; by default this machine's.
+    ``cache``: bytes of the last-level cache; by default the device's. ``device``: ``cpu``, or the GPU of this process.
     """
 
-    def __init__(self, cpu: Cpu, cache: int | None = None):
-        levels = environment.cache_bytes()
-        self._cpu, self._cache = cpu, cache or (levels[max(levels)] if levels else CACHE)
+    def __init__(self, cpu: Target, cache: int | None = None, device: str = "cpu"):
+        self._cpu = cpu
+        self._place: Host | cuda.Place = Host(cache) if device == "cpu" else cuda.Place(device, cache)
         self._judges: OrderedDict[str, Judge] = OrderedDict()
-        self._memories: dict[str, Memory] = {}
+        self._memories: dict[str, Tensors] = {}
         self._task = ""
 
     def prepare(self, task: Task) -> Judge:
@@ -159,15 +214,19 @@ class Bench:
             if memory is not None and memory.chain.tile == chain.tile:
                 memory.renew()
             else:
-                self._memories[role] = Memory(chain, judge.arguments(chain), self._cache, COPIED // 2)
-        library = tvm.runtime.load_module(built.path)
+                self._memories[role] = self._place.memory(chain, judge.arguments(chain))
+        library = Library(built)
         by_hand, candidate = (Run(library, chain, self._memories[role]) for role, chain in chains.items())
         share = judge.share(candidate.output())
-        with _Others() as others:
-            samples = alternate(candidate.subject(), by_hand.subject())
+        with self._place.watched() as others:
+            samples = alternate(candidate.subject(), by_hand.subject(), watch=self._place.watch)
         share = max(share, judge.share(candidate.output()))
-        notes = dict.fromkeys(note for note in (others.note, *(m.copies.note for m in self._memories.values())) if note)
+        notes = dict.fromkeys(note for note in (others.note, *(m.note for m in self._memories.values())) if note)
         return Measured(share, samples.seconds, samples.baseline, "; ".join(notes))
+
+    def usable(self) -> bool:
+        """Whether more can be measured in this process after something went wrong."""
+        return self._place.usable()
 
 
 class _Others:

@@ -1,7 +1,8 @@
 """One candidate, compiled: its product, the hand-written one that it is timed against, and the stages around both.
 
 All candidates of a task share the hand-written product, and those of one register tile the stages around it: they are
-compiled once, to object files, and linked into each library.
+compiled once, to object files, and linked into each library. Kernels of a GPU are in no object file: there each of the
+shared parts is a library of its own.
 """
 
 import functools
@@ -9,7 +10,7 @@ import itertools
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +21,9 @@ from tvm.s_tir import meta_schedule as ms
 
 from xframe.errors import Unavailable, UsageError, XframeError
 from xframe.lowering import prefetch
+from xframe.lowering.cuda import compiler, threads
 from xframe.lowering.stage import ALTERNATIVES, Stage, Tile
-from xframe.lowering.target import Cpu
+from xframe.lowering.target import Gpu, Target
 from xframe.lowering.tasks import Task, workload_of
 from xframe.tuning.points import Point
 
@@ -57,6 +59,7 @@ class Chain:
 class Built:
     """A candidate's shared library at ``path``, and what is called in it.
 
+    ``shared``: libraries of what it shares with others, where that is not in it.
     ``workload``: the structural hash of the product's function (``lowering.tasks.workload_of``); ``workload_line`` and
     ``record``: JSON as MetaSchedule's database keeps it, the record without seconds (see :func:`recorded`).
     """
@@ -69,20 +72,33 @@ class Built:
     workload: str
     workload_line: str
     record: str
+    shared: tuple[str, ...] = ()
 
 
-def check_compiler() -> None:
-    """Raise Unavailable where there is no C++ compiler, which TVM links with."""
+class Library:
+    """The functions of a candidate, by name, loaded."""
+
+    def __init__(self, built: Built):
+        self._modules = [tvm.runtime.load_module(path) for path in (built.path, *built.shared)]
+
+    def __getitem__(self, name: str) -> Callable:
+        return next(m for m in self._modules if m.implements_function(name))[name]
+
+
+def check_compiler(target: Target | None = None) -> None:
+    """Raise Unavailable where there is no C++ compiler, which TVM links with, or none for the target's code."""
+    if isinstance(target, Gpu):
+        compiler.check()
     if not any(shutil.which(c) for c in ("g++", "clang++", "c++")):
         raise Unavailable("tuning links its candidates with a C++ compiler, and there is none: install g++ or clang")
 
 
-def prepare(task: Task, cpu: Cpu, folder: Path) -> None:
+def prepare(task: Task, cpu: Target, folder: Path) -> None:
     """Compile what all candidates of ``task`` share, once a process. Raises as :func:`build` does."""
     _by_hand(task, cpu, folder)
 
 
-def build(task: Task, point: Point, cpu: Cpu, folder: Path) -> Built:
+def build(task: Task, point: Point, cpu: Target, folder: Path) -> Built:
     """Compile ``point`` into a library of its own in ``folder``, which exists.
 
     Raises
@@ -101,9 +117,11 @@ def build(task: Task, point: Point, cpu: Cpu, folder: Path) -> Built:
     product = stages[_product(stages)]
     sch = scheduled(product, point)
     kernel = _compiled({CANDIDATE: prefetch.inserted(sch.mod["main"])}, cpu)
+    apart = isinstance(cpu, Gpu)
     around = [_around(task, cpu, t, folder) for t in dict.fromkeys((tile, tiles(task, cpu)[0]))]
     path = folder / f"{CANDIDATE}-{os.getpid()}-{next(_numbers)}.so"
-    kernel.export_library(str(path), addons=[o for o in (_by_hand(task, cpu, folder), *around) if o])
+    shared = [o for o in (_by_hand(task, cpu, folder), *around) if o]
+    kernel.export_library(str(path), addons=[] if apart else shared)
 
     module = tvm.IRModule({"main": product.func.without_attr("global_symbol")})
     workload = ms.database.Workload(module)
@@ -118,6 +136,7 @@ def build(task: Task, point: Point, cpu: Cpu, folder: Path) -> Built:
         workload_of(product.func),
         json.dumps(workload.as_json()),
         json.dumps(record.as_json()),
+        tuple(shared) if apart else (),
     )
 
 
@@ -144,14 +163,14 @@ def scheduled(product: Stage, point: Point) -> s_tir.Schedule:
 
 
 @functools.lru_cache
-def tiles(task: Task, cpu: Cpu) -> tuple[Tile, ...]:
+def tiles(task: Task, cpu: Target) -> tuple[Tile, ...]:
     """The register tiles of ``task``, the hand-written one first. Raises UsageError where it has no template."""
     stages = task.stages(*_no_weights(task), cpu)
     return stages[_product(stages)].tiles
 
 
 @functools.lru_cache(maxsize=ALTERNATIVES)  # each holds its weights
-def _stages(task: Task, cpu: Cpu, tile: Tile) -> list[Stage]:
+def _stages(task: Task, cpu: Target, tile: Tile) -> list[Stage]:
     """The stages of ``task`` with this register tile, for weights of zero: only their code matters here."""
     return task.stages(*_no_weights(task), cpu, tile)
 
@@ -169,7 +188,7 @@ def _product(stages: list[Stage]) -> int:
     return found[0]
 
 
-def _chain(task: Task, cpu: Cpu, tile: Tile, product: str) -> Chain:
+def _chain(task: Task, cpu: Target, tile: Tile, product: str) -> Chain:
     stages = _stages(task, cpu, tile)
     names = _names(stages, tile) | {_product(stages): product}
     steps = [Step(names[i], _shapes(s.func)[:-1], tuple(s.shape)) for i, s in enumerate(stages)]
@@ -187,26 +206,58 @@ def _names(stages: list[Stage], tile: Tile) -> dict[int, str]:
 
 
 @functools.cache
-def _by_hand(task: Task, cpu: Cpu, folder: Path) -> str:
-    """Object file of the hand-written product."""
+def _by_hand(task: Task, cpu: Target, folder: Path) -> str:
+    """Object file, or library, of the hand-written product."""
     stages = _stages(task, cpu, tiles(task, cpu)[0])
     return _object({BY_HAND: stages[_product(stages)].scheduled()}, cpu, folder)
 
 
 @functools.cache
-def _around(task: Task, cpu: Cpu, tile: Tile, folder: Path) -> str | None:
-    """Object file of the stages around a product with this register tile; None where there are none."""
+def _around(task: Task, cpu: Target, tile: Tile, folder: Path) -> str | None:
+    """The same of the stages around a product with this register tile; None where there are none."""
     stages = _stages(task, cpu, tile)
     functions = {name: stages[i].scheduled() for i, name in _names(stages, tile).items()}
     return _object(functions, cpu, folder) if functions else None
 
 
-def _object(functions: Mapping[str, tirx.PrimFunc], cpu: Cpu, folder: Path) -> str:
-    path = str(folder / f"shared-{os.getpid()}-{next(_numbers)}.o")
-    _compiled(functions, cpu).mod.write_to_file(path)
-    return path
+def _object(functions: Mapping[str, tirx.PrimFunc], cpu: Target, folder: Path) -> str:
+    stem, made = str(folder / f"shared-{os.getpid()}-{next(_numbers)}"), _compiled(functions, cpu)
+    if isinstance(cpu, Gpu):
+        made.export_library(f"{stem}.so")
+        return f"{stem}.so"
+    made.mod.write_to_file(f"{stem}.o")
+    return f"{stem}.o"
 
 
-def _compiled(functions: Mapping[str, tirx.PrimFunc], cpu: Cpu) -> tvm.runtime.Executable:
+def _compiled(functions: Mapping[str, tirx.PrimFunc], cpu: Target) -> tvm.runtime.Executable:
     named = {name: func.with_attr("global_symbol", name) for name, func in functions.items()}
-    return tvm.compile(tvm.IRModule(named), target=cpu.tvm)
+    if not isinstance(cpu, Gpu):
+        return tvm.compile(tvm.IRModule(named), target=cpu.tvm)
+    module = tvm.IRModule({name: threads.bound(func) for name, func in named.items()})
+    with cpu.tvm, compiler.exact(), tvm.transform.PassContext(instruments=[_Legal(cpu)]):
+        return tvm.compile(module, target=cpu.tvm)
+
+
+@tvm.instrument.pass_instrument
+class _Legal:
+    """Ends the compiling of what has no place on a GPU, before its text goes through the compiler.
+
+    Looked at where TVM has laid out the memory of a block. Registers are not known then: what takes too many of them
+    does not start.
+    """
+
+    def __init__(self, gpu: Gpu):
+        self._limits = {
+            **{"max_threads_per_block": gpu.most_threads, "max_thread_x": 1024, "max_thread_y": 1024},
+            **{"max_thread_z": 64, "max_shared_memory_per_block": gpu.shared, "max_vector_bytes": 16},
+        }
+
+    def run_after_pass(self, module: tvm.IRModule, info: tvm.transform.PassInfo) -> None:
+        if not str(info.name).endswith("StorageRewrite"):
+            return
+        for name, func in module.functions.items():
+            if isinstance(func, tirx.PrimFunc) and not s_tir.analysis.verify_gpu_code(func, self._limits):
+                raise XframeError(
+                    f"{name.name_hint} is not legal on this GPU: its blocks have more threads, shared memory"
+                    f" ({self._limits['max_shared_memory_per_block']} bytes at most) or wider vectors than there are"
+                )

@@ -44,10 +44,12 @@ class Child:
         Of every runtime in it.
     cpus
         It is pinned to these; None leaves the affinity as it is.
+    device
+        ``cpu``, where it is to see no GPU.
     """
 
-    def __init__(self, threads: int, cpus: Collection[int] | None = None):
-        self._threads, self._cpus = threads, cpus
+    def __init__(self, threads: int, cpus: Collection[int] | None = None, device: str = "cpu"):
+        self._threads, self._cpus, self._device = threads, cpus, device
         self._process: subprocess.Popen | None = None
         self._lock, self._closed = threading.Lock(), False
         self._spent, self._now = 0.0, 0.0
@@ -112,7 +114,7 @@ class Child:
             self.fresh = True
 
     def _start(self) -> None:
-        environment = worker_environment(self._threads)
+        environment = worker_environment(self._threads, self._device)
         # Threads of linear algebra wait for work by spinning, beside what is timed.
         environment.update(OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")
         self._connection, theirs = multiprocessing.Pipe()

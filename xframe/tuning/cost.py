@@ -47,6 +47,11 @@ def features(point: Point, work: float) -> dict[str, float]:
         "work": math.log2(work),
         **{f"knob {name}": math.log2(1 + value) for name, value in knobs.items()},
     }
+    if "row_threads" in knobs:  # of a GPU, whose tile is that of a block
+        across = knobs.get("column_threads", vectors / 4)
+        found["threads"] = math.log2(knobs["row_threads"] * across * knobs.get("lines", 1))
+        found["rows of a thread"] = math.log2(rows / knobs["row_threads"])
+        found["chunk"] = math.log2(1 + knobs.get("depth", 0) * (rows + vectors))
     if "rows" in knobs:
         found["rows of a part"] = math.log2(knobs["rows"] * rows)
     if "steps" in knobs:

@@ -11,7 +11,7 @@ from xframe.equivalence.reference import OPERATORS, Judged
 from xframe.equivalence.verdict import judge
 from xframe.errors import Mismatch
 from xframe.lowering.stage import ALTERNATIVES, Tile
-from xframe.lowering.target import Cpu
+from xframe.lowering.target import Target
 from xframe.lowering.tasks import Task
 from xframe.tuning.build import Chain
 
@@ -38,7 +38,7 @@ class Judge:
     element of the output.
     """
 
-    def __init__(self, task: Task, cpu: Cpu, seed: int = 0):
+    def __init__(self, task: Task, cpu: Target, seed: int = 0):
         self.task, self._cpu = task, cpu
         site, g = task.variant.site, np.random.default_rng(seed)
 

@@ -7,14 +7,16 @@ import os
 import platform
 import queue
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from xframe import environment, registry
 from xframe.errors import Mismatch, Unavailable, UsageError, WorkerDied, WorkerTimeout, XframeError
-from xframe.lowering.target import Cpu
+from xframe.lowering.target import Gpu, Target
 from xframe.lowering.tasks import Task
 from xframe.tuning import build
 from xframe.tuning.bench import Bench, Measured
@@ -24,6 +26,8 @@ from xframe.tuning.points import CRASHED, FAILED, TIMEOUT, WRONG, Point, Trial
 from xframe.worker.__main__ import one_line
 from xframe.worker.host import plugin_row
 
+#: Processes that compile while a GPU measures, at most.
+BUILDERS = 8
 #: Seconds that a candidate may take to compile, and to be measured.
 LIMIT = 60.0
 #: Seconds for what all candidates of a task share: its hand-written kernels, its exact outputs.
@@ -34,38 +38,45 @@ class LocalRunner:
     """Measures on this machine, one candidate at a time, whoever else of this user measures here.
 
     The measuring process is pinned like a worker of a comparison. Nothing is compiled meanwhile, unless there are CPUs
-    beside those and more than one worker: then candidates are compiled ahead on the others.
+    beside those and more than one worker: then candidates are compiled ahead on the others. Where a GPU measures,
+    candidates are compiled ahead whatever CPUs there are, by processes that see no GPU.
 
     Parameters
     ----------
     cpu
         What to compile for; it must be able to run here.
     workers
-        Processes that compile.
+        Processes that compile; None: one for a CPU, and for a GPU as many as there are CPUs, at most
+        :data:`BUILDERS`.
     timeout
         Seconds that a candidate may take to compile, and to be measured.
+    device
+        What measures: ``cpu``, ``cuda`` or ``cuda:<number>``.
 
     Raises
     ------
     Unavailable
-        There is no C++ compiler.
+        There is no C++ compiler, or none of code for GPUs.
     UsageError
         Numbers that make no sense.
     """
 
-    def __init__(self, cpu: Cpu, workers: int = 1, timeout: float = LIMIT):
+    def __init__(self, cpu: Target, workers: int | None = None, timeout: float = LIMIT, device: str = "cpu"):
+        on_gpu, here = isinstance(cpu, Gpu), environment.allowed_cpus()
+        workers = workers if workers is not None else min(len(here), BUILDERS) if on_gpu else 1
         if workers < 1 or timeout <= 0:
             raise UsageError(f"{workers} workers and a limit of {timeout:g} s make no sense: both must be above 0")
-        build.check_compiler()
+        build.check_compiler(cpu)
         self.width = workers
-        self._cpu = Cpu(cpu.text, cpu.threads)  # without what it has cached, which does not travel
+        self._cpu, self._device = replace(cpu), device  # without what it has cached, which does not travel
         self._timeout = timeout
         self._folder = _folder()
-        pinned = environment.pinned_cpus(cpu.threads)
-        others = sorted(set(environment.allowed_cpus()) - set(pinned or ()))
-        self._apart = bool(pinned and others and workers > 1)
-        self._measurer = Child(cpu.threads, pinned)
-        self._builders = [Child(cpu.threads, others if self._apart else None) for _ in range(workers)]
+        threads, pinned = (len(here), None) if on_gpu else (cpu.threads, environment.pinned_cpus(cpu.threads))
+        others = sorted(set(here) - set(pinned or ()))
+        self._apart = on_gpu or bool(pinned and others and workers > 1)
+        self._measurer = Child(threads, pinned, device)
+        each = others if self._apart and not on_gpu else None
+        self._builders = [Child(1 if on_gpu else threads, each) for _ in range(workers)]
         self._free: queue.SimpleQueue[Child] = queue.SimpleQueue()
         for builder in self._builders:
             self._free.put(builder)
@@ -116,8 +127,9 @@ class LocalRunner:
         while True:
             fresh = self._measurer.fresh
             try:
-                self._prepare(self._measurer, built.task, "making its exact outputs", _prepare_to_measure, self._cpu)
-                return self._measurer.ask("running the candidate", self._timeout, _measure, built, self._cpu)
+                where = self._cpu, self._device
+                self._prepare(self._measurer, built.task, "making its exact outputs", _prepare_to_measure, *where)
+                return self._measurer.ask("running the candidate", self._timeout, _measure, built, *where)
             except (Mismatch, WorkerDied):
                 self._measurer.kill()  # what it wrote may have hit what others need
                 if fresh:
@@ -198,13 +210,23 @@ def _with_plugin(row: list, function: Callable, *arguments) -> None:
 
 
 @functools.lru_cache
-def _bench(cpu: Cpu) -> Bench:
-    return Bench(cpu)
+def _bench(cpu: Target, device: str) -> Bench:
+    return Bench(cpu, device=device)
 
 
-def _prepare_to_measure(task: Task, cpu: Cpu) -> None:
-    _bench(cpu).prepare(task)
+def _prepare_to_measure(task: Task, cpu: Target, device: str) -> None:
+    _bench(cpu, device).prepare(task)
 
 
-def _measure(built: Built, cpu: Cpu) -> Measured:
-    return _bench(cpu).measure(built)
+def _measure(built: Built, cpu: Target, device: str) -> Measured:
+    """Ends the process where a candidate has left a GPU of no more use to it: the next one is not to pay for that."""
+    bench = _bench(cpu, device)
+    try:
+        return bench.measure(built)
+    except Mismatch:
+        raise
+    except Exception as e:
+        if not bench.usable():
+            print(one_line(e), file=sys.stderr, flush=True)
+            os._exit(1)
+        raise

@@ -15,7 +15,7 @@ from tvm import s_tir
 
 from xframe.errors import UsageError
 from xframe.lowering.stage import Stage, Tile
-from xframe.lowering.target import Cpu
+from xframe.lowering.target import Target
 from xframe.lowering.tasks import Task
 from xframe.tuning.cost import Cost, ratio
 from xframe.tuning.points import OK, Point, Trial
@@ -129,7 +129,7 @@ class Spaces:
         The kernel has no template.
     """
 
-    def __init__(self, task: Task, cpu: Cpu):
+    def __init__(self, task: Task, cpu: Target):
         self._task, self._cpu = task, cpu
         stage = product(task, cpu)
         if stage is None:
@@ -145,7 +145,7 @@ class Spaces:
         return self._made[tile]
 
 
-def product(task: Task, cpu: Cpu, tile: tuple[int, int] | None = None) -> Stage | None:
+def product(task: Task, cpu: Target, tile: tuple[int, int] | None = None) -> Stage | None:
     """The product of ``task`` with a register tile (rows, vectors), or by hand; None where there is no template.
 
     Its weights are zero: what can be chosen does not depend on them.
@@ -173,7 +173,9 @@ class Search:
 
     _children = CHILDREN
 
-    def __init__(self, task: Task, cpu: Cpu, strategy: str = EVOLUTIONARY, seed: int = 0, spaces: Tiles | None = None):
+    def __init__(
+        self, task: Task, cpu: Target, strategy: str = EVOLUTIONARY, seed: int = 0, spaces: Tiles | None = None
+    ):
         if strategy not in STRATEGIES:
             raise UsageError(f"there is no search strategy {strategy!r}: there are {' and '.join(STRATEGIES)}")
         self.spaces = spaces or Spaces(task, cpu)

@@ -25,7 +25,7 @@ import xframe
 from xframe import files
 from xframe.errors import Unsupported, UsageError, XframeError
 from xframe.lowering.identity import identity as sources
-from xframe.lowering.target import Cpu
+from xframe.lowering.target import Target
 from xframe.lowering.tasks import Task
 from xframe.schedules import log
 from xframe.schedules.device import Identity
@@ -50,7 +50,7 @@ STARTS = 3
 def tune(
     work: Sequence[Work],
     runner: Runner,
-    cpu: Cpu,
+    cpu: Target,
     out: Path,
     trials: int = 256,
     strategy: str = "evolutionary",
@@ -77,7 +77,7 @@ def tune(
     known
         Logs whose records are starting points of other kernels like theirs; nothing of them is believed.
     device
-        What the runner measures on; None: this machine.
+        What the runner measures on; None: this machine's CPU.
 
     Raises
     ------
@@ -131,7 +131,7 @@ class _Session:
     work: Sequence[Work]
     tasks: Mapping[str, Task]
     runner: Runner
-    cpu: Cpu
+    cpu: Target
     total: int
     how: tuple[str, str, int]
     journal: Journal
@@ -322,10 +322,9 @@ class _Logs:
         One that is there can't be read, or is of another device or version, so that it can't be added to.
     """
 
-    def __init__(self, work: Sequence[Work], out: Path, cpu: Cpu, device: Identity | None):
+    def __init__(self, work: Sequence[Work], out: Path, cpu: Target, device: Identity | None):
         self.written: dict[Path, None] = {}
-        here = Log.here(cpu.text)
-        self._empty = replace(here, device=device or here.device)
+        self._empty = Log.here(cpu.text, device=device)
         self._folders: dict[str, list[Path]] = {}
         for one in work:
             folder = out / self.slug / f"{one.model}-b{one.batch}" / one.lowering
@@ -345,7 +344,7 @@ class _Logs:
             self.written[folder] = None
 
 
-def _product_flop(task: Task, cpu: Cpu) -> float:
+def _product_flop(task: Task, cpu: Target) -> float:
     """Floating-point operations of the product with the hand-written tile: two for each step of each sum.
 
     A complex sum is two real ones of twice as many steps. The signs that it changes are no work.

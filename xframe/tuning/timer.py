@@ -1,7 +1,8 @@
 """A candidate's product and the hand-written one, timed in turn: the image warm, the weights cold, as in a network.
 
 There, the layers between two runs of a kernel have pushed its weights out of the caches, and the stage before it has
-just written its image. So each timed call takes the next of many copies of the weights, and follows that stage.
+just written its image. So each timed call takes the next of many copies of the weights, and follows that stage. On a
+GPU see ``xframe.tuning.cuda``.
 """
 
 import gc
@@ -42,11 +43,25 @@ class Subject:
     call: Callable[[], None]
 
 
-def alternate(candidate: Subject, by_hand: Subject, clock: Callable[[], int] = clock_ns) -> Samples:
+#: The nanoseconds that a call takes, once it was made.
+Watch = Callable[[Callable[[], None]], int]
+
+
+def alternate(
+    candidate: Subject, by_hand: Subject, clock: Callable[[], int] = clock_ns, watch: Watch | None = None
+) -> Samples:
     """Time the two in turn, A B A B, until both medians are known well enough or the time is over.
 
-    The first pair warms up. A hopeless candidate is left after :data:`LEAST` pairs or fewer. ``clock``: nanoseconds.
+    The first pair warms up. A hopeless candidate is left after :data:`LEAST` pairs or fewer. ``clock``: nanoseconds;
+    ``watch``: what times a call, by default that clock.
     """
+
+    def by_clock(call: Callable[[], None]) -> int:
+        before = clock()
+        call()
+        return clock() - before
+
+    timed = watch or by_clock
     taken: tuple[list[int], list[int]] = ([], [])
     collecting = gc.isenabled()
     gc.collect()
@@ -59,9 +74,7 @@ def alternate(candidate: Subject, by_hand: Subject, clock: Callable[[], int] = c
         while len(taken[0]) < LEAST or (spent < LONGEST * 1e9 and len(taken[0]) < MOST):
             for subject, samples in zip((candidate, by_hand), taken, strict=True):
                 subject.before()
-                before = clock()
-                subject.call()
-                samples.append(clock() - before)
+                samples.append(timed(subject.call))
             spent, count = clock() - start, len(taken[0])
             if count >= look:
                 if _enough(*taken, spent):

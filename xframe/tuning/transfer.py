@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from xframe.lowering.target import Cpu
+from xframe.lowering.target import Target
 from xframe.lowering.tasks import Task
 from xframe.tuning.points import Point
 from xframe.tuning.search import Space, Spaces, Tiles
@@ -39,7 +39,7 @@ def sources(logs: Iterable[Log], task: Task) -> list[Entry]:
     return [entry for _, entry in sorted(found, key=lambda pair: pair[0])]
 
 
-def adapted(entry: Entry, task: Task, cpu: Cpu, spaces: Tiles | None = None) -> Point | None:
+def adapted(entry: Entry, task: Task, cpu: Target, spaces: Tiles | None = None) -> Point | None:
     """The point of ``task`` that is most like ``entry``; None where it is of another kernel, or has no knobs.
 
     The register tile is the nearest that this processor has for the site. A knob at an end of its range stays at that

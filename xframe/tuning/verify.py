@@ -13,10 +13,9 @@ from pathlib import Path
 from statistics import median
 
 from xframe.errors import UsageError, XframeError
-from xframe.lowering.target import Cpu
+from xframe.lowering.target import Cpu, Target, named
 from xframe.lowering.tasks import Task
-from xframe.schedules import find
-from xframe.schedules.device import identity
+from xframe.schedules import device, find
 from xframe.schedules.log import Entry, read
 from xframe.tuning.points import OK, Point, Runner, Trial
 
@@ -52,7 +51,7 @@ def verify(
     folder: Path,
     rounds: int = 3,
     on_progress: Progress | None = None,
-    start: Callable[[Cpu], Runner] | None = None,
+    start: Callable[[Target], Runner] | None = None,
 ) -> list[Verified]:
     """Measure each record of the log in ``folder`` again: once a round, each round in fresh processes.
 
@@ -61,7 +60,7 @@ def verify(
     on_progress
         Called with a line on what happens now.
     start
-        Makes the runner that measures; None: one process at a time on this machine.
+        Makes the runner that measures; None: one process at a time here, on the GPU of the log if it is of one.
 
     Raises
     ------
@@ -73,9 +72,11 @@ def verify(
     if rounds < 1:
         raise UsageError(f"--rounds {rounds} makes no sense: it must be at least 1")
     log = read(folder)
-    strange, stale = identity().differs(log.device), find.stale(log)
-    if strange or stale:
-        why = f"it was tuned on another kind of device ({strange}): verify it there" if strange else stale
+    here, stale = device.here(), find.stale(log)
+    place = next((name for name, one in here.items() if one.differs(log.device) is None), None)
+    if place is None or stale:
+        how = here["cpu"].differs(log.device) if log.device.kind == "cpu" else log.device.words
+        why = stale if place is not None else f"it was tuned on another kind of device ({how}): verify it there"
         raise XframeError(f"the schedule log {folder} can't be verified here: {why}")
     tasks = {name: task for name in log.entries if (task := _task(name)) is not None}
     trials: dict[str, list[Trial]] = {name: [] for name in tasks}
@@ -87,7 +88,8 @@ def verify(
                 if on_progress is not None:
                     on_progress(f"round {turn} of {rounds}, kernel {number} of {len(going)}: {name}")
                 if task.threads not in runners:
-                    runners[task.threads] = (start or _local)(Cpu.host(task.threads))
+                    target = Cpu.host(task.threads) if place == "cpu" else named(log.target, task.threads)
+                    runners[task.threads] = start(target) if start else _local(target, place)
                     closing.callback(runners[task.threads].close)
                 point = Point(log.entries[name].tile, trace=log.entries[name].trace)
                 trials[name].append(runners[task.threads].submit(task, point).result())
@@ -100,10 +102,10 @@ def _task(name: str) -> Task | None:
     return None
 
 
-def _local(cpu: Cpu) -> Runner:
+def _local(target: Target, place: str) -> Runner:
     from xframe.tuning.runner import LocalRunner
 
-    return LocalRunner(cpu)
+    return LocalRunner(target, 1, device=place)
 
 
 def _verified(entry: Entry, trials: list[Trial] | None) -> Verified:

@@ -6,14 +6,18 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from xframe import artifact, environment, exports, planning, registry, zoo
 from xframe.comparison import IMPLIED_FALLBACK
 from xframe.errors import UsageError
 from xframe.subject import is_file
 from xframe.tuning.result import Work
-from xframe.types import Artifact
+from xframe.types import Artifact, Device
 from xframe.worker.alone import without_frameworks
+
+if TYPE_CHECKING:
+    from xframe.lowering.target import Target
 
 
 @dataclass(frozen=True)
@@ -25,11 +29,12 @@ class Request:
     models
         Registered models, taken as ``framework`` exports them, and paths of ONNX files.
     lowerings
-        Each is forced on the whole network; ``fallback`` is for the sites that it refuses. None: all of them.
+        Each is forced on the whole network; ``fallback`` is for the sites that it refuses. None: those that are
+        compared when nothing is named.
     batches
         Empty: 1, or the file's own.
     threads
-        0: all CPUs that this process may use.
+        Of a CPU's kernels. 0: all CPUs that this process may use.
     error_budget
         See ``xframe.types.Plan``; None: the default.
     """
@@ -58,7 +63,7 @@ class Request:
         for model in self.models:
             if not is_file(model):
                 zoo.spec(model)
-        names = tuple(registry.LOWERINGS) if self.lowerings is None else self.lowerings
+        names = registry.defaults(registry.LOWERINGS) if self.lowerings is None else self.lowerings
         return Request(
             tuple(dict.fromkeys(self.models)),
             tuple(dict.fromkeys(registry.resolve(registry.LOWERINGS, n, "lowering") for n in names)),
@@ -70,8 +75,10 @@ class Request:
         )
 
 
-def works(request: Request, progress: Callable[[str], None]) -> list[Work]:
+def works(request: Request, progress: Callable[[str], None], target: Target | None = None) -> list[Work]:
     """The kernels of each model at each batch under each lowering, in that order; those without a template left out.
+
+    ``target``: what they are compiled for; None: this machine's CPU, with the request's threads.
 
     Raises
     ------
@@ -85,7 +92,7 @@ def works(request: Request, progress: Callable[[str], None]) -> list[Work]:
     asked, found = request.resolved(), []
     for model in asked.models:
         for batch, made in _artifacts(asked, model, progress):
-            found += list(_lowered(asked, batch, made, progress))
+            found += list(_lowered(asked, batch, made, progress, target))
     return found
 
 
@@ -109,10 +116,14 @@ def _artifacts(asked: Request, model: str, progress: Callable[[str], None]) -> I
         yield batch, exports.export(asked.framework, spec, weights, batch, asked.threads)[0]
 
 
-def _lowered(asked: Request, batch: int, made: Artifact, progress: Callable[[str], None]) -> Iterator[Work]:
+def _lowered(
+    asked: Request, batch: int, made: Artifact, progress: Callable[[str], None], target: Target | None
+) -> Iterator[Work]:
     import onnx
 
     model, sites, device = onnx.load(made.path), [site for _, site in made.conv_sites], environment.cpu_device()
+    if target is not None and target.kind != device.kind:
+        device = Device(target.kind, target.kind, target.text, target.text, target.threads)
     for lowering in asked.lowerings or ():
         progress(f"{made.model}: the kernels of {lowering}, batch {batch}")
         with without_frameworks():
@@ -120,5 +131,5 @@ def _lowered(asked: Request, batch: int, made: Artifact, progress: Callable[[str
             from xframe.lowering import pipeline
             from xframe.lowering.target import Cpu
 
-            tasks = pipeline.tasks(model, plan, Cpu.host(asked.threads))
+            tasks = pipeline.tasks(model, plan, target or Cpu.host(asked.threads))
         yield Work(re.sub(r"[^\w.-]+", "_", made.model), batch, lowering, tuple(tasks))
