@@ -156,15 +156,14 @@ class Fft:
         if fused.pays(weights, points, c, columns, cpu):
             stages = [image.stage, _fused_stage(site, g, image, weights, tile, epilogue, cpu)]
         else:
-            on_gpu = isinstance(cpu, Gpu)
-            inputs = cuda_fft.input_stage if on_gpu else _input_stage
-            outputs = cuda_fft.output_stage if on_gpu else _output_stage
-            stages = [
-                image.stage,
-                inputs(site, g, image, rows, cpu),
-                replace(_product_stage(g.frequencies, points, rows, c, o, weights, tile, cpu), tiles=tiles),
-                outputs(site, g, rows, o, epilogue, cpu),
-            ]
+            if isinstance(cpu, Gpu):
+                transform = cuda_fft.input_stage(site, g, image, rows, cpu)
+                back = cuda_fft.output_stage(site, g, rows, o, epilogue, cpu)
+            else:
+                transform = _input_stage(site, g, image, rows, cpu)
+                back = _output_stage(site, g, rows, o, epilogue, cpu)
+            product = _product_stage(g.frequencies, points, rows, c, o, weights, tile, cpu)
+            stages = [image.stage, transform, replace(product, tiles=tiles), back]
         return [s for s in stages if s]
 
 

@@ -37,7 +37,7 @@ def column(parts: Sequence[Sequence[Any]], keep: Keep) -> dict[int, tuple[Any, A
     without, the frequencies are those up to n // 2."""
     n = len(parts[0])
     half = n // 2 + 1
-    spectra = [[e if e is None else keep(e) for e in row(values, keep)] for values in parts]
+    spectra: list[list[Any]] = [[e if e is None else keep(e) for e in row(values, keep)] for values in parts]
     if len(spectra) == 1:
         return {q: (spectra[0][q], spectra[0][half + q]) for q in range(half)}
     real, imaginary = spectra
