@@ -205,8 +205,9 @@ def test_relu6_is_folded_into_the_convolution(lowering, tmp_path):
     assert all(name.startswith("conv1") for name in kernels(mod) - {"transpose"})
 
 
-@pytest.mark.parametrize("lowering", registry.LOWERINGS)
-@pytest.mark.parametrize(("op", "first"), [("Add", True), ("Sum", False)])
+@pytest.mark.parametrize(
+    ("lowering", "op", "first"), [*((name, "Add", True) for name in registry.LOWERINGS), ("direct", "Sum", False)]
+)
 def test_a_residual_is_added_by_the_convolution(lowering, op, first, tmp_path):
     """ResNet's block: the image that is there already is added before the ReLU, in the same kernel."""
     nodes = [
