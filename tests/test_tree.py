@@ -20,7 +20,7 @@ def module(path):
 
 SOURCES = sorted((ROOT / "xframe").rglob("*.py"))
 #: Lines of a file, and of all of xframe/. The second is raised on purpose, with a reason, never in passing.
-FILE_CEILING, TREE_CEILING = 400, 51000  # raised for frameworks in environments of their own, and for GPUs
+FILE_CEILING, TREE_CEILING = 400, 53000  # raised for frameworks in environments of their own, and for GPUs
 
 #: A module may import those of lower layers, and of its own layer only within its own folder.
 LAYERS = [
@@ -176,7 +176,7 @@ def test_heavy_packages_stay_in_the_files_that_need_them(name):
         "tensorflow": ["frameworks/tensorflow"],
         "jax": ["frameworks/jax"],
         **{framework: [f"frameworks/{framework}", "environments/probes"] for framework in ISOLATED},
-        "tvm": ["lowering/", "backends/tvm", "calibration", "tuning/", "fleet/"],
+        "tvm": ["lowering/", "backends/tvm", "calibration", "prebuilt/roofs", "tuning/", "fleet/"],
         "onnxruntime": ["backends/ort"],
         "openvino": ["backends/openvino"],
     }[name]

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from xframe import comparison, measure, store, zoo
-from xframe.comparison import Request
+from xframe import comparison, measure, registry, store, zoo
+from xframe.comparison import AUTO, BEST, IMPLIED_FALLBACK, Request
 from xframe.errors import XframeError
 from xframe.gpucheck import machine
 from xframe.gpucheck.journal import CUT, DONE, FAILED, SKIPPED, Found, Journal
 from xframe.jobs import Budget
+from xframe.planning import NONE
 from xframe.prebuilt.folder import Entry
 from xframe.results import Measurement, Run
 
@@ -27,11 +28,15 @@ Progress = Callable[[str], None]
 LEAST = 20.0
 #: (samples, seconds) of the budget of a row: short, as many rows share little time.
 QUICK = Budget(rounds=2, min_samples=5, min_seconds=0.1, max_seconds=0.3, workers=8)
+BACKENDS = ("ort", "tvm", "cudnn")
+#: Where tuned kernels are kept, in the folder of the check; how many schedules are tried; seconds to end in.
+LOGS, TRIALS, GRACE = "schedules", 64, 20.0
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What to check. ``prebuilt``: a folder of ``xframe build``; with it nothing is compiled, no framework needed."""
+    """What to check. ``prebuilt``: a folder of ``xframe build``; with it nothing is compiled, no framework needed.
+    ``best``: the plan of the fastest lowering at each site is among the rows of a network, and measured for that."""
 
     model: str = "alexnet"
     framework: str = "pytorch"
@@ -39,6 +44,7 @@ class Settings:
     batches: tuple[int, ...] = (1, 128, 16)
     minutes: float = 10.0
     prebuilt: Path | None = None
+    best: bool = True
     budget: Budget = field(default_factory=lambda: QUICK)
 
 
@@ -57,11 +63,14 @@ def steps(settings: Settings, progress: Progress) -> Iterator[Step]:
         yield from _prebuilt(settings, settings.prebuilt, progress)
         return
     first, *others = settings.batches
+    largest = max(settings.batches)
+    yield Step("roofs", 0.1, lambda place, limit: _roofs(settings, place))
     yield _network(settings, first, 0.3, progress)
-    yield from _sites(settings, max(settings.batches), progress)
+    yield from _sites(settings, largest, progress)
     for batch in others:
         yield _network(settings, batch, 0.3, progress)
-    yield Step("tuning", 0.2, lambda place, limit: _tuning(settings, place, limit))
+    yield Step("tuning", 0.3, lambda place, limit: _tuning(settings, largest, place, limit))
+    yield from _sites(settings, largest, progress, tuned=True)
 
 
 def check(settings: Settings, journal: Journal, progress: Progress) -> list[Found]:
@@ -106,7 +115,7 @@ def _carried_out(step: Step, place: Path, limit: float) -> tuple[Found, bool]:
     started = time.monotonic()
 
     def found(state: str, rows: Sequence[Measurement] = (), facts: Any = None, reason: str = "") -> Found:
-        flat = tuple(store.row(m) for m in rows)
+        flat = tuple({**store.row(m), "kernel_s": kernel_seconds(m)} for m in rows)
         return Found(step.name, state, reason, round(time.monotonic() - started, 3), flat, facts or {})
 
     place.mkdir(parents=True, exist_ok=True)
@@ -151,14 +160,39 @@ def _limited(settings: Settings, limit: float) -> Budget:
     return replace(settings.budget, open_limit=max(limit, LEAST), run_limit=max(limit / 4, LEAST))
 
 
+def kernel_seconds(measurement: Measurement) -> float | None:
+    """Of a pass, in the kernels of its convolutions alone: the fastest profiled one; None where none was profiled."""
+    passes = [[k.end - k.start for k in p.kernels if k.kind == "conv"] for p in measurement.profiles]
+    return min((sum(seconds) for seconds in passes if seconds), default=None)
+
+
+def _flop(rows: Sequence[Measurement]) -> int | None:
+    """Of all convolutions of the network that these are rows of."""
+    found = next((m.case.artifact for m in rows if m.case.artifact), None)
+    return sum(site.flop for _, site in found.conv_sites) if found else None
+
+
+def _roofs(settings: Settings, place: Path) -> tuple[Sequence[Measurement], dict[str, Any]]:
+    """What the GPU does at most, by kernels that are compiled here."""
+    from xframe.lowering.cuda.target import Gpu
+    from xframe.prebuilt import roofs
+
+    index = int(settings.device.partition(":")[2] or 0)
+    return (), {"roofs": roofs.measured(roofs.write(Gpu.of_device(index), place), settings.device)}
+
+
 def _network(settings: Settings, batch: int, share: float, progress: Progress) -> Step:
-    """The network in every runner and lowering, each judged by the float64 reference."""
+    """The network in every runner and lowering, and in TVM's best plan, each judged by the float64 reference."""
+
+    labels = (AUTO, *registry.defaults(registry.LOWERINGS), *registry.BACKENDS["cudnn"].algorithms)
 
     def run(place: Path, limit: float) -> tuple[Sequence[Measurement], dict[str, Any]]:
         request = Request(
             settings.model,
             frameworks=None,
-            runners=("native", "ort", "tvm", "cudnn"),
+            runners=("native", *BACKENDS),
+            lowerings=(*labels, BEST) if settings.best else labels,
+            fallback=IMPLIED_FALLBACK,
             device=settings.device,
             batches=(batch,),
             threads=(1,),
@@ -167,7 +201,7 @@ def _network(settings: Settings, batch: int, share: float, progress: Progress) -
         )
         done = comparison.compare(request, progress)
         store.write(done, place)
-        return done.measurements, {}
+        return done.measurements, {"network": settings.model, "batch": batch, "flop": _flop(done.measurements)}
 
     return Step(f"network batch {batch}", share, run)
 
@@ -175,58 +209,86 @@ def _network(settings: Settings, batch: int, share: float, progress: Progress) -
 def _pairs(settings: Settings) -> tuple[tuple[str, str], ...]:
     """Every framework natively, and one export under the backends: they read the same graph."""
     natives = [(name, "native") for name in ("pytorch", "tensorflow", "jax")]
-    return (*natives, *((settings.framework, runner) for runner in ("ort", "tvm", "cudnn")))
+    return (*natives, *((settings.framework, runner) for runner in BACKENDS))
 
 
-def _sites(settings: Settings, batch: int, progress: Progress) -> Iterator[Step]:
-    """Each convolution as a network of its own, so that kernels of the same algorithm stand side by side."""
+def _sites(settings: Settings, batch: int, progress: Progress, tuned: bool = False) -> Iterator[Step]:
+    """Each convolution as a network of its own, so that kernels of the same algorithm stand side by side.
+
+    ``tuned``: TVM's again, by the logs of the tuning step; without any, nothing is measured.
+    """
     spec = zoo.spec(settings.model)
     names = [layer.name for layer in spec.layers if layer.op == "conv"]
     for name in names:
 
         def run(place: Path, limit: float, name: str = name) -> tuple[Sequence[Measurement], dict[str, Any]]:
+            from xframe import artifact
             from xframe.gpucheck import convolution
 
+            logs = place.parent / LOGS
+            if tuned and not logs.is_dir():
+                raise XframeError("there is no log of tuned kernels")
             path = convolution.write(spec, name, batch, place / f"{name}.onnx")
             request = Request(
                 str(path),
-                runners=("ort", "tvm", "cudnn"),
+                runners=("tvm",) if tuned else BACKENDS,
                 device=settings.device,
                 threads=(1,),
                 budget=_limited(settings, limit),
+                schedules=str(logs) if tuned else NONE,
             )
             done = comparison.compare(request, progress)
             store.write(done, place)
-            return done.measurements, {"site": name, "batch": batch}
+            ((_, site),) = artifact.load(path).conv_sites
+            return done.measurements, {"site": name, "batch": batch, "flop": site.flop, "tuned": tuned}
 
-        yield Step(f"site {name} batch {batch}", 0.3 / len(names), run)
+        yield Step(f"{'tuned ' * tuned}site {name} batch {batch}", (0.15 if tuned else 0.3) / len(names), run)
 
 
-def _tuning(settings: Settings, place: Path, limit: float) -> tuple[Sequence[Measurement], dict[str, Any]]:
-    """A short run of ``xframe tune``; what it said is kept whatever became of it."""
+def _tuning(settings: Settings, batch: int, place: Path, limit: float) -> tuple[Sequence[Measurement], dict[str, Any]]:
+    """A short run of ``xframe tune``; its logs are as a repository keeps them, and stay when it is stopped."""
+    logs = place.parent / LOGS
     command = [sys.executable, "-m", "xframe.cli", "tune", "--model", settings.model, "--device", settings.device]
-    command += ["--trials", "64", "-o", str(place)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
-    except subprocess.TimeoutExpired as e:
-        return (), {"command": command, "ended": f"stopped after {limit:.0f} s", "output": str(e.stdout or "")[-4000:]}
-    if done.returncode:
-        raise XframeError(f"{' '.join(command[1:])} ended with {done.returncode}: {done.stderr.strip()[-1000:]}")
-    return (), {"command": command, "output": done.stdout[-4000:]}
+    command += ["--batch", str(batch), "--trials", str(TRIALS), "-o", str(logs)]
+    facts: dict[str, Any] = {"command": command}
+    with (
+        open(place / "output.txt", "w", encoding="utf-8") as output,
+        subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT) as running,
+    ):
+        try:
+            code = running.wait(max(1.0, limit - GRACE))
+        except subprocess.TimeoutExpired:
+            code, facts["ended"] = 0, f"stopped after {limit - GRACE:.0f} s"
+        finally:
+            if running.poll() is None:
+                running.send_signal(signal.SIGINT)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    running.wait(GRACE / 2)
+                running.kill()
+    said = (place / "output.txt").read_text(encoding="utf-8", errors="replace")
+    if code:
+        raise XframeError(f"{' '.join(command[1:])} ended with {code}: {said.strip()[-1000:]}")
+    kept = sorted(p.parent.relative_to(logs).as_posix() for p in logs.rglob("meta.json")) if logs.is_dir() else []
+    return (), {**facts, "output": said[-4000:], "logs": kept}
 
 
 def _prebuilt(settings: Settings, where: Path, progress: Progress) -> Iterator[Step]:
     """What was compiled elsewhere, by batch."""
-    from xframe.prebuilt import folder
+    from xframe.prebuilt import folder, roofs
 
     target, entries = folder.read(where)
+    if (where / roofs.LIBRARY).is_file():
+        yield Step(
+            "roofs", 0.1, lambda place, limit: ((), {"roofs": roofs.measured(where / roofs.LIBRARY, settings.device)})
+        )
     batches = dict.fromkeys(e.batch for e in entries)
     for batch in batches:
 
         def run(place: Path, limit: float, batch: int = batch) -> tuple[Sequence[Measurement], dict[str, Any]]:
             mine = [e for e in entries if e.batch == batch]
             rows, refused = _compiled(where, mine, settings.device, _limited(settings, limit), progress)
-            return rows, {"target": target, "refused": refused}
+            facts = {"target": target, "refused": refused, "network": mine[0].model, "batch": batch}
+            return rows, {**facts, "flop": _flop(rows)}
 
         yield Step(f"prebuilt batch {batch}", 0.9 / len(batches), run)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from xframe import environment, exports, planning
 from xframe.errors import UsageError, XframeError
-from xframe.prebuilt import folder
+from xframe.prebuilt import folder, roofs
 from xframe.prebuilt.folder import Entry
 from xframe.subject import Subject
 from xframe.types import Artifact, Device, Plan
@@ -33,7 +33,7 @@ def build(
     """Compile ``model`` at each batch under each lowering for ``target`` (``sm_90``, ``cuda -arch=sm_90`` or a CPU's).
 
     What can't be compiled is an entry with its reason. The weights are beside the code, each once. Kernels of a GPU are
-    scheduled as those logs say that are of any GPU of its architecture.
+    scheduled as those logs say that are of any GPU of its architecture, and what measures its roofs is there, too.
 
     Raises
     ------
@@ -57,7 +57,19 @@ def build(
             except XframeError as e:
                 entries.append(replace(entry, reason=str(e)))
             folder.write(output, target, entries)
+    _write_roofs(target, output, progress)
     return entries
+
+
+def _write_roofs(target: str, output: Path, progress: Progress) -> None:
+    """What measures the peak of a GPU there; nothing for a CPU."""
+    from xframe.backends import tvm_driverless, tvm_prebuilt
+    from xframe.lowering.target import Gpu
+
+    if arch := tvm_prebuilt.arch(target):
+        progress(f"roofs: compile for {target}")
+        tvm_driverless.ready()
+        tvm_driverless.check(roofs.write(Gpu.named(arch), output))
 
 
 def schedules(output: Path, entry: Entry) -> list[str]:
