@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json as jsonlib
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from xframe.cli import console, options, timing
+from xframe.cli import options, timing
 
 if TYPE_CHECKING:
     from xframe.results import Run
@@ -45,10 +44,10 @@ def ablate(
     refuses, or that gives other numbers, is a row with its reason, and no error: the rows of the defaults alone decide
     the exit code.
     """
-    from xframe import ablation
+    from xframe import ablation, store
     from xframe.analysis.ablations import DEFAULT
     from xframe.analysis.ratios import checked
-    from xframe.comparison import Interrupted, Request
+    from xframe.comparison import Request
 
     request = Request(
         model,
@@ -63,37 +62,25 @@ def ablate(
     )
     request.resolved()
     checked(threshold)
-    if output is not None:
-        console.check_writable(output)
-    progress = console.Progress()
-    try:
-        result = ablation.ablate(request, progress, sys.argv, threshold)
-        defaults = [m for m in result.measurements if m.environment["ablation"]["step"] == DEFAULT]
-        code = timing.exit_code(defaults)
-    except Interrupted as e:
-        result, code = e.run, 130
-    finally:
-        progress.clear()
-    _show(result, threshold, json, output)
-    if code == 130:
-        print("xframe: interrupted; the rows that were finished are above", file=sys.stderr)
-    return code
+    return timing.carry_out(
+        lambda progress: ablation.ablate(request, progress, sys.argv, threshold),
+        lambda run: timing.exit_code([m for m in run.measurements if m.environment["ablation"]["step"] == DEFAULT]),
+        lambda run: run,
+        lambda run: _show(run, threshold, json),
+        lambda run, folder: str(store.write(run, folder)),
+        output,
+    )
 
 
-def _show(result: Run, threshold: float, json: bool, output: Path | None) -> None:
+def _show(result: Run, threshold: float, json: bool) -> None:
     from xframe import store
 
-    try:
-        with console.quiet_pipe():
-            if json:
-                from xframe.analysis.ablations import rows
+    if json:
+        from xframe.analysis.ablations import rows
 
-                for m, told in rows(result.measurements, threshold):
-                    print(jsonlib.dumps(store.finite({**store.row(m), **told})))
-            else:
-                from xframe.report import ablation_terminal
+        for m, told in rows(result.measurements, threshold):
+            print(jsonlib.dumps(store.finite({**store.row(m), **told})))
+    else:
+        from xframe.report import ablation_terminal
 
-                ablation_terminal.render(result, sys.stdout, threshold)
-    finally:  # neither of the two may cost the other: both stand for minutes of measuring
-        if output is not None:
-            print(f"wrote {store.write(result, output)}", file=sys.stderr)
+        ablation_terminal.render(result, sys.stdout, threshold)

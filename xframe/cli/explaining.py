@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from xframe.cli import console, options, timing
+from xframe.cli import options, timing
 from xframe.errors import UsageError
 from xframe.types import Outcome
 
@@ -67,7 +67,7 @@ def explain(
     and TVM's kernels for the algorithm that each framework was seen to use.
     """
     from xframe import explain as explaining
-    from xframe.comparison import Interrupted, Request
+    from xframe.comparison import Request
 
     if passes < 1:
         raise UsageError(f"--passes {passes} makes no sense: it must be at least 1")
@@ -85,38 +85,31 @@ def explain(
         budget=replace(timing.budget(rounds, time_limit, fresh), profile=passes),
     )
     explaining.completed(request)
-    if output is not None:
-        console.check_writable(output)
-    progress = console.Progress()
-    try:
-        result = explaining.explain(request, ifs or (), progress, sys.argv)
-        code = timing.exit_code(result.run.measurements)
-        code = code or int(any(c.outcome != Outcome.OK for c in result.counterfactuals))
-    except Interrupted as e:
-        result, code = explaining.explanation(request, e.run), 130
-    finally:
-        progress.clear()
-    _show(result, details, json, output)
-    if code == 130:
-        print("xframe: interrupted; the rows that were finished are above", file=sys.stderr)
-    return code
+    return timing.carry_out(
+        lambda progress: explaining.explain(request, ifs or (), progress, sys.argv),
+        _code,
+        lambda run: explaining.explanation(request, run),
+        lambda result: _show(result, details, json),
+        _write,
+        output,
+    )
 
 
-def _show(result: Explanation, details: bool, json: bool, output: Path | None) -> None:
+def _code(result: Explanation) -> int:
+    bad = any(c.outcome != Outcome.OK for c in result.counterfactuals)
+    return timing.exit_code(result.run.measurements) or int(bad)
+
+
+def _show(result: Explanation, details: bool, json: bool) -> None:
     from xframe import store
 
-    try:
-        with console.quiet_pipe():
-            if json:
-                for line in _lines(result):
-                    print(jsonlib.dumps(store.finite(line)))
-            else:
-                from xframe.report import explain_terminal
+    if json:
+        for line in _lines(result):
+            print(jsonlib.dumps(store.finite(line)))
+    else:
+        from xframe.report import explain_terminal
 
-                explain_terminal.render(result, sys.stdout, details)
-    finally:  # neither of the two may cost the other: both stand for minutes of measuring
-        if output is not None:
-            print(f"wrote {store.write(result.run, output)} and {_write(result, output)}", file=sys.stderr)
+        explain_terminal.render(result, sys.stdout, details)
 
 
 def _lines(result: Explanation) -> Iterator[dict[str, Any]]:
@@ -131,16 +124,15 @@ def _lines(result: Explanation) -> Iterator[dict[str, Any]]:
     yield from ({"kind": "sentence", "text": text} for text in explain_words.sentences(result))
 
 
-def _write(result: Explanation, folder: Path) -> Path:
-    """The explanation as Markdown beside ``run.json``: sentences, then the tables in full."""
-    from xframe import files
+def _write(result: Explanation, folder: Path) -> str:
+    """``run.json``, and beside it the explanation as Markdown: sentences, then the tables in full; where, in words."""
+    from xframe import files, store
     from xframe.report import explain_terminal, explain_words
 
-    out = io.StringIO()
+    run, path, out = store.write(result.run, folder), folder / "explanation.md", io.StringIO()
     explain_terminal.render_tables(result, out)
     first = result.run.measurements[0].case
-    path = folder / "explanation.md"
     with files.atomic(path) as part:
         lines = [f"# Where {first.model} spends its time", *(f"- {s}" for s in explain_words.sentences(result))]
         part.write_text("\n\n".join(lines) + f"\n\n```\n{out.getvalue().strip()}\n```\n", encoding="utf-8")
-    return path
+    return f"{run} and {path}"

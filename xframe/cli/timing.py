@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json as jsonlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from xframe.comparison import Request
     from xframe.measure import Budget
 
+
+Result = TypeVar("Result")
 
 Fresh = Annotated[
     bool,
@@ -135,40 +137,74 @@ def exit_code(measurements: Sequence[Measurement], lowering_named: bool = False)
 
 def _carry_out(request: Request, json: bool, output: Path | None) -> int:
     """Run a comparison, write it, print it; its exit code."""
-    from xframe import comparison
+    from xframe import comparison, store
+
+    def show(result: Run) -> None:
+        if json:
+            for measurement in result.measurements:
+                print(jsonlib.dumps(store.row(measurement)))
+        else:
+            from xframe.report import terminal
+
+            terminal.render(result, sys.stdout)
 
     request.resolved()
+    return carry_out(
+        lambda progress: comparison.compare(request, progress, sys.argv),
+        lambda result: exit_code(result.measurements, request.lowerings is not None),
+        lambda run: run,
+        show,
+        lambda result, folder: str(store.write(result, folder)),
+        output,
+    )
+
+
+def carry_out(
+    measure: Callable[[console.Progress], Result],
+    judge: Callable[[Result], int],
+    cut_short: Callable[[Run], Result],
+    show: Callable[[Result], None],
+    write: Callable[[Result, Path], str],
+    output: Path | None,
+) -> int:
+    """Measure, print, write; the exit code.
+
+    Parameters
+    ----------
+    measure
+        Gives the result; told where to say how far it is.
+    judge
+        The code for a result.
+    cut_short
+        The result that the rows make which an interrupt left.
+    show
+        Prints it.
+    write
+        Writes it to a folder; says where to.
+    output
+        That folder; None for none.
+    """
+    from xframe.comparison import Interrupted
+
     if output is not None:
         console.check_writable(output)
     progress = console.Progress()
     try:
-        result = comparison.compare(request, progress, sys.argv)
-        code = exit_code(result.measurements, request.lowerings is not None)
-    except comparison.Interrupted as e:
-        result, code = e.run, 130
+        result = measure(progress)
+        code = judge(result)
+    except Interrupted as e:
+        result, code = cut_short(e.run), 130
     finally:
         progress.clear()
-    _show(result, json, output)
+    try:
+        with console.quiet_pipe():
+            show(result)
+    finally:  # neither of the two may cost the other: both stand for minutes of measuring
+        if output is not None:
+            print(f"wrote {write(result, output)}", file=sys.stderr)
     if code == 130:
         print("xframe: interrupted; the rows that were finished are above", file=sys.stderr)
     return code
-
-
-def _show(result: Run, json: bool, output: Path | None) -> None:
-    from xframe import store
-
-    try:
-        with console.quiet_pipe():
-            if json:
-                for measurement in result.measurements:
-                    print(jsonlib.dumps(store.row(measurement)))
-            else:
-                from xframe.report import terminal
-
-                terminal.render(result, sys.stdout)
-    finally:  # neither of the two may cost the other: both stand for minutes of measuring
-        if output is not None:
-            print(f"wrote {store.write(result, output)}", file=sys.stderr)
 
 
 def budget(rounds: int, time_limit: float | None, fresh: bool = False) -> Budget:
