@@ -1,25 +1,27 @@
 """Explaining: which rows are measured for it, what is asked about other lowerings, what becomes of each."""
 
 import math
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.test_comparison import QUICK, rows
+from xframe import environments, launch, oracle, store
 from xframe import explain as explaining
-from xframe import oracle, store
 from xframe.analysis.counterfactuals import Change
 from xframe.analysis.decomposition import TERMS
-from xframe.comparison import Interrupted, Request
+from xframe.comparison import Interrupted, Request, compare
 from xframe.errors import Unavailable, UsageError
 from xframe.explain import If, completed, explain, explanation, work
-from xframe.registry import FRAMEWORKS, LOWERINGS, Row
+from xframe.registry import FRAMEWORKS, LOWERINGS, Row, defaults
 from xframe.results import Level, Machine
 from xframe.types import Outcome
 
 TINY = Request("tiny", ("pytorch",), ("native",), threads=(1,), budget=replace(QUICK, rounds=1, profile=2))
 MACHINE = Machine(1e12, (Level("memory", math.inf, 1e11),))
-EXECUTOR = [("pytorch", "tvm", label, "OK") for label in (*LOWERINGS, "best")]
+EXECUTOR = [("pytorch", "tvm", label, "OK") for label in (*defaults(LOWERINGS), "best")]
 MS = 1e-3
 
 
@@ -132,6 +134,28 @@ def test_a_failed_row_and_one_without_a_profile_cost_themselves_alone(fakes, plu
     found = explain(replace(TINY, frameworks=("pytorch", "tensorflow", "jax")))
     assert [d.case.framework for d in found.decompositions] == ["pytorch"]
     assert [m.case.framework for m in found.unexplained()] == ["tensorflow", "jax"]
+
+
+def test_frameworks_of_environments_of_their_own_are_explained_by_their_own_times(fakes, monkeypatch):
+    fakes(caffe="Native", theano="Blind")
+    variables = {"PYTHONPATH": str(Path(__file__).parent)}
+    monkeypatch.setattr(launch.environments, "find", lambda name: environments.Built(sys.executable, variables))
+    for name in ("caffe", "theano"):
+        monkeypatch.setitem(FRAMEWORKS, name, FRAMEWORKS[name]._replace(environment="old"))
+    request = replace(TINY, frameworks=("caffe", "theano"))
+    found = explanation(request, compare(request))
+    assert [m.outcome for m in found.rows] == [Outcome.OK] * 2
+    (d,) = found.decompositions
+    assert d.case.framework == "caffe"
+    assert d["overhead"]["dispatch"].seconds == pytest.approx(1 * MS)
+    assert [m.case.framework for m in found.unexplained()] == ["theano"]
+
+
+def test_the_export_is_not_that_of_an_environment_which_is_not_there(monkeypatch, tmp_path):
+    monkeypatch.setenv("XFRAME_ENVIRONMENTS", str(tmp_path))
+    for asked, exporter in (("caffe,pytorch", "pytorch"), ("tensorflow,caffe", "tensorflow"), ("cntk,caffe", "cntk")):
+        full = completed(replace(TINY, model="alexnet", frameworks=tuple(asked.split(","))))
+        assert [pair for pair in full.pairs if pair[1] == "tvm"] == [(exporter, "tvm")]
 
 
 def test_a_machine_that_can_not_be_measured_leaves_the_floor_out(fakes, monkeypatch):

@@ -1,19 +1,21 @@
 """Where the time of some rows goes, and what other lowerings would give them: what is measured for it.
 
-One comparison has the rows to explain, and the common executor on the export of the first framework: each lowering
-forced, and the plan ``best``. Which lowerings a row uses is only known from its profile; so what is asked about others
-is run in a second one, where the executor has the plan of those it uses and the plan that was asked for in turn.
+One comparison has the rows to explain, and the common executor on the export of the first framework there is: each
+lowering forced, and the plan ``best``. Which lowerings a row uses is only known from its profile; so what is asked
+about others is run in a second one, where the executor has the plan of those it uses and the plan that was asked for in
+turn.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from xframe import artifact, calibration, environment, zoo
+from xframe import artifact, calibration, environment, environments, zoo
 from xframe.analysis import counterfactuals, floors
 from xframe.analysis.counterfactuals import ASSUMED, Costs, Counterfactual
 from xframe.analysis.decomposition import Group, explained, groups
@@ -23,7 +25,7 @@ from xframe.analysis.passes import Row
 from xframe.comparison import BEST, IMPLIED_FALLBACK, NATIVE, Interrupted, Progress, Request, compare, devices
 from xframe.errors import Unavailable, UsageError, XframeError
 from xframe.lowering.variants import refusal
-from xframe.registry import FRAMEWORKS, LOWERINGS, load, resolve
+from xframe.registry import FRAMEWORKS, LOWERINGS, defaults, load, resolve
 from xframe.results import LayerWork, Machine, Measurement, Run
 from xframe.subject import is_file
 from xframe.types import ERROR_BUDGET, ConvSite, Device, Outcome, Plan
@@ -159,7 +161,7 @@ def completed(request: Request) -> Request:
     full = replace(
         request,
         runners=(*request.runners, PLANNED),
-        lowerings=(*LOWERINGS, BEST),
+        lowerings=(*defaults(LOWERINGS), BEST),
         fallback=request.fallback or IMPLIED_FALLBACK,
     )
     resolved = full.resolved()
@@ -167,8 +169,19 @@ def completed(request: Request) -> Request:
     runners = [r for r in resolved.runners if r != PLANNED]
     if not runners and not _names_executor(request):
         raise UsageError(f"{request.model} is a file, which has no native form: name a backend with --backend")
-    pairs = [(f, r) for f in frameworks for r in runners] + [(frameworks[0], PLANNED)]
+    pairs = [(f, r) for f in frameworks for r in runners] + [(_exporter(frameworks), PLANNED)]
     return replace(full, pairs=tuple(pairs))  # type: ignore[arg-type]  # a file has no framework
+
+
+def _exporter(frameworks: Sequence[str | None]) -> str | None:
+    """Whose export the common executor runs: the first framework's, but not that of an environment that there is not,
+    which would cost the others what they are held up to."""
+    for name in filter(None, frameworks):
+        with contextlib.suppress(Unavailable):
+            if FRAMEWORKS[name].environment:
+                environments.find(FRAMEWORKS[name].environment)
+            return name
+    return frameworks[0]
 
 
 def work(request: Request) -> dict[int, tuple[LayerWork, ...]]:
