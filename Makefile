@@ -2,7 +2,7 @@
 # make test               lint, types, tests, several at a time (JOBS=0: one after another; ARGS="..." passes flags on);
 #                         first the environments of old frameworks, those that can be built here
 # make environments       the environments of old frameworks: all of them, or an error (ARGS="cntk" for some)
-.PHONY: compare test lint environments
+.PHONY: compare test lint environments possible-environments
 ARGS ?=
 JOBS ?= auto
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
@@ -13,12 +13,15 @@ READY := .venv/.ready
 compare: $(READY)
 	@$(BIN)/python scripts/compare.py --backend tvm $(ARGS)
 
-test: lint
-	$(BIN)/python -m xframe.cli env create --if-possible
+test: $(READY)
+	@$(MAKE) --no-print-directory -j 2 lint possible-environments
 	$(BIN)/python -m pytest -rs -n $(JOBS) --dist worksteal $(ARGS)
 
 environments: $(READY)
 	$(BIN)/python -m xframe.cli env create $(ARGS)
+
+possible-environments: $(READY)
+	$(BIN)/python -m xframe.cli env create --if-possible
 
 lint: $(READY)
 	$(BIN)/ruff check .
