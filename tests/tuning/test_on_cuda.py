@@ -96,7 +96,7 @@ def test_a_bad_candidate_costs_itself_alone(device, monkeypatch):
     try:
         found = [made.submit(of, Point((1, columns))).result() for columns in (gpu.WRONG, gpu.ASTRAY, gpu.GREEDY)]
         tile = build.tiles(of, GPU)[0]
-        good = made.submit(of, Point((tile.rows, tile.vectors))).result()
+        good = made.submit(of, Point((tile.rows, tile.vectors), (("buffers", 1),))).result()
     finally:
         made.close()
     assert [t.outcome for t in (*found, good)] == [WRONG, CRASHED, FAILED, OK], [*found, good]

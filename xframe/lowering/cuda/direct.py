@@ -12,7 +12,7 @@ from collections.abc import Callable
 from tvm import s_tir
 
 from xframe.errors import Unsupported
-from xframe.lowering.cuda.product import VECTOR, fetch, in_turns, unrolled
+from xframe.lowering.cuda.product import VECTOR, buffered, fetch, unrolled
 from xframe.lowering.cuda.target import BLOCK, TILES, Gpu
 from xframe.lowering.knobs import Knobs, divisors
 from xframe.types import ConvSite
@@ -115,7 +115,7 @@ def scheduled(site: ConvSite, row: int, columns: int, gpu: Gpu) -> Callable[[s_t
         fetch(sch, image, turn, threads, step)
         fetch(sch, weights, ry, threads, VECTOR)
         if site.kernel[0] > 1:
-            in_turns(sch, ry, weights)
+            buffered(sch, knobs, ry, weights)
         for loop in (one, output):
             sch.unroll(loop)
         sch.vectorize(lane)

@@ -42,8 +42,8 @@ def scheduled(
     matrix is made by the block ``column``, for which so many values lie side by side where it reads. ``after``
     schedules what else is in the function.
 
-    Knobs: ``row_threads`` and ``column_threads`` of a block, and ``depth``, the steps of the reduction that are in
-    shared memory at a time.
+    Knobs: ``row_threads`` and ``column_threads`` of a block, ``depth``, the steps of the reduction that are in shared
+    memory at a time, and ``buffers``, how many chunks of them.
     """
     parts = 2 if unroll else 1
 
@@ -98,7 +98,7 @@ def scheduled(
         sch.vectorize(lane)
         unrolled(sch, sch.decompose_reduction(product, turn), x, VECTOR)
         if others * extent > DEEPEST:
-            in_turns(sch, turn, operand, weights)
+            buffered(sch, knobs, turn, operand, weights)
         if after:
             after(sch)
 
@@ -139,6 +139,14 @@ def by_value(sch: s_tir.Schedule, block, vector: int = 1) -> None:
     sch.bind(blocks, "blockIdx.x")
     sch.bind(threads, "threadIdx.x")
     sch.vectorize(lane)
+
+
+def buffered(sch: s_tir.Schedule, knobs: Knobs, turn, *copies) -> None:
+    """:func:`in_turns`, unless the knob ``buffers`` is 1: then a chunk is there when it is asked for, and a block takes
+    half the shared memory and fewer registers."""
+    knobs("buffers", (1, 2), 2)
+    if knobs.decided["buffers"] == 2:
+        in_turns(sch, turn, *copies)
 
 
 def in_turns(sch: s_tir.Schedule, turn, *copies) -> None:
