@@ -3,7 +3,7 @@
     python -m tests.cuda_on_cpu.networks                       # alexnet, alexnet_bvlc and resnet50, all lowerings
     python -m tests.cuda_on_cpu.networks resnet50 gemm,fft     # of one network, some
 
-Each network has all of its layers, with an eighth of the channels and a smaller image: the kernels are those of the
+Each network has all of its layers, with a sixteenth of the channels and a smaller image: the kernels are those of the
 network with other extents, down to the last ones, which see an image of a pixel or a few. What a lowering refuses,
 ``direct`` takes.
 """
@@ -26,12 +26,12 @@ from xframe.types import Device, Layer, ModelSpec
 
 #: Network -> (side of its image, side of the image that its average pooling sees).
 SMALL = {"alexnet": (67, 0), "alexnet_bvlc": (67, 0), "resnet50": (65, 3)}
-DIVISOR, BATCH, CLASSES = 8, 2, 10
+DIVISOR, BATCH, CLASSES = 16, 1, 10
 ARCH = "sm_80"
 
 
 def small(name: str) -> ModelSpec:
-    """The network with an eighth of its channels. LRN, whose effect is tiny at the published factor, has more."""
+    """The network with a sixteenth of its channels. LRN, whose effect is tiny at the published factor, has more."""
     spec, (side, last) = zoo.spec(name), SMALL[name]
 
     def changed(item: Layer) -> Layer:
