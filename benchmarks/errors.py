@@ -126,7 +126,7 @@ def table(shapes: list[list[Row]]) -> Iterator[str]:
 
 def done() -> Iterator[str]:
     """A Markdown table of what each lowering says to each of :data:`KINDS`."""
-    lowerings = {name: registry.load(registry.LOWERINGS, name) for name in registry.LOWERINGS}
+    lowerings = {name: registry.load(registry.LOWERINGS, name) for name in registry.defaults(registry.LOWERINGS)}
     yield f"| convolution | {' | '.join(lowerings)} |"
     yield "| --- " * (1 + len(lowerings)) + "|"
     for kind, site in KINDS.items():

@@ -13,9 +13,10 @@ from pathlib import Path
 from benchmarks.rows import Row, budget, line, measured, table, with_peers
 from xframe import registry, zoo
 from xframe.comparison import Request
-from xframe.registry import LOWERINGS
+from xframe.registry import LOWERINGS, defaults
 from xframe.types import ModelSpec, layer
 
+EXACT = defaults(LOWERINGS)
 #: The layers of convnet-benchmarks, stride 1, no padding: (image, input channels, output channels, kernel).
 LAYERS = {
     "L1": (128, 3, 96, 11),
@@ -62,7 +63,7 @@ def rows(threads: Sequence[int], rounds: int) -> Iterator[list[Row]]:
                 spec.name,
                 frameworks=(*PEERS, OURS),
                 runners=("native", "tvm"),
-                lowerings=tuple(LOWERINGS),
+                lowerings=EXACT,
                 batches=(batch,),
                 threads=tuple(threads),
                 budget=budget(rounds),
@@ -80,19 +81,19 @@ def tables(groups: Sequence[list[Row]], threads: int) -> str:
         peer = min((r["median_s"] for r in mine if r["backend"] == "native" and r["median_s"]), default=None)
         if mine[0]["model"] in LAYERS:
             best = max((r for r in ours.values() if r["ratio"]), key=lambda r: r["ratio"], default=None)
-            times = [_ms(ours[n]["median_s"]) if n in ours else "-" for n in LOWERINGS]
+            times = [_ms(ours[n]["median_s"]) if n in ours else "-" for n in EXACT]
             layers.append(
                 [mine[0]["model"], *times, _ms(peer), f"{best['lowering']}, {best['ratio']:.2f}x" if best else "-"]
             )
         else:
-            ratios = [_against_bar(ours[n]) if n in ours else "-" for n in LOWERINGS]
+            ratios = [_against_bar(ours[n]) if n in ours else "-" for n in EXACT]
             sites.append([mine[0]["model"], str(mine[0]["batch"]), _ms(peer), *ratios])
     return "\n".join(
         [
             f"Layers at batch {LAYERS_BATCH}, {threads} threads, ms; best: over oneDNN\n",
-            table(["layer", *LOWERINGS, "oneDNN", "best"], layers),
+            table(["layer", *EXACT, "oneDNN", "best"], layers),
             f"\nConvolutions of {NETWORK}, {threads} threads: times as fast as oneDNN (misses: bar)\n",
-            table(["convolution", "batch", "oneDNN ms", *LOWERINGS], sites),
+            table(["convolution", "batch", "oneDNN ms", *EXACT], sites),
             "",
             *failed,
         ]

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.rows import budget, measured, numbers, options, run, show, with_peers
 from xframe.comparison import Request
-from xframe.registry import LOWERINGS
+from xframe.registry import LOWERINGS, defaults
 
 PEER = "ort"
 
@@ -28,7 +28,7 @@ def main() -> int:
         given.model,
         frameworks=(given.framework,),
         runners=(PEER, "tvm"),
-        lowerings=tuple(LOWERINGS),
+        lowerings=defaults(LOWERINGS),
         fallback="direct",
         batches=given.batch,
         threads=given.threads,

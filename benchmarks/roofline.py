@@ -25,7 +25,7 @@ from benchmarks.rows import Row
 from xframe import calibration, environment
 from xframe.analysis.roofline import Work, attainable
 from xframe.comparison import Request
-from xframe.registry import LOWERINGS
+from xframe.registry import LOWERINGS, defaults
 from xframe.results import Machine, Measurement
 from xframe.types import Outcome
 
@@ -200,7 +200,7 @@ def main() -> int:
     parser.add_argument("--model", default="alexnet", help="a registered model")
     parser.add_argument("--framework", default="pytorch", help="whose export is used")
     parser.add_argument("--batch", type=rows.numbers, default=(1, 16))
-    parser.add_argument("--lowering", type=rows.names, default=tuple(LOWERINGS))
+    parser.add_argument("--lowering", type=rows.names, default=defaults(LOWERINGS))
     given = parser.parse_args()
     roofs = {n: machine(n) for n in given.threads}
     request = Request(

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import roofline, rows
 from benchmarks.rows import Row
-from xframe.registry import LOWERINGS
+from xframe.registry import LOWERINGS, defaults
 
 #: Least geometric mean of the gain over a network's convolutions, and least gain of one: a loss is not used.
 GAIN, LEAST_GAIN = 1.05, 1.0
@@ -203,7 +203,7 @@ def main() -> int:
     parser.add_argument("--model", default="alexnet", help="a registered model, or an ONNX file")
     parser.add_argument("--framework", default="pytorch", help="whose export is used")
     parser.add_argument("--batch", type=rows.numbers, default=(1,))
-    parser.add_argument("--lowering", type=rows.names, default=tuple(LOWERINGS))
+    parser.add_argument("--lowering", type=rows.names, default=defaults(LOWERINGS))
     parser.add_argument("--trials", type=int, default=256, help="of each lowering")
     parser.add_argument("--strategy", default="evolutionary")
     parser.add_argument("--seed", type=int, default=0)

@@ -13,7 +13,7 @@ from xframe.equivalence import kernels
 from xframe.errors import ModelError, XframeError
 from xframe.lowering.target import Cpu
 from xframe.normal import loading
-from xframe.registry import LOWERINGS
+from xframe.registry import LOWERINGS, defaults
 from xframe.results import Measurement, Run
 from xframe.types import Case, ConvSite, Kernel, Outcome, Plan, Profile
 
@@ -192,7 +192,7 @@ def test_the_table_of_errors_has_every_variant_and_none_beyond_its_prediction(mo
 
     monkeypatch.setattr(errors, "output", output)
     rows = list(errors.rows(site, Cpu("llvm -mcpu=x86-64", 2)))
-    every = {name: registry.load(LOWERINGS, name).variants(site) for name in LOWERINGS}
+    every = {name: registry.load(LOWERINGS, name).variants(site) for name in defaults(LOWERINGS)}
     assert [(r.lowering, r.detail) for r in rows] == [(name, v.detail) for name, all_ in every.items() for v in all_]
     assert {"17x17 tiles", "31x31 tiles", "32x32 tiles"} <= {*compiled}
     assert len(compiled) == len(rows) - 13
@@ -205,11 +205,11 @@ def test_the_table_of_errors_has_every_variant_and_none_beyond_its_prediction(mo
 
 def test_the_table_of_what_is_done_has_every_kind_and_no_silence():
     header, _, *lines = errors.done()
-    assert header == f"| convolution | {' | '.join(LOWERINGS)} |"
+    assert header == f"| convolution | {' | '.join(defaults(LOWERINGS))} |"
     cells = {line.split(" | ")[0][2:]: line[:-2].split(" | ")[1:] for line in lines}
     assert set(cells) == set(errors.KINDS)
     assert all(answer == "yes" or len(answer.split()) > 3 for row in cells.values() for answer in row)
-    assert cells["3x3, 5x5, 7x7"] == ["yes"] * len(LOWERINGS)
+    assert cells["3x3, 5x5, 7x7"] == ["yes"] * len(defaults(LOWERINGS))
 
 
 def test_a_figure_stands_beside_its_bar():

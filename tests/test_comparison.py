@@ -14,7 +14,7 @@ from xframe import artifact, environment, store
 from xframe.comparison import Interrupted, Request, compare
 from xframe.errors import ModelError, UsageError
 from xframe.measure import Budget
-from xframe.registry import FRAMEWORKS, LOWERINGS
+from xframe.registry import FRAMEWORKS, LOWERINGS, defaults
 from xframe.subject import Subject
 from xframe.types import ConvSite, Outcome, Plan
 
@@ -39,7 +39,7 @@ def test_defaults_are_all_frameworks_and_all_lowerings_with_a_fallback():
     asked = Request("alexnet").resolved()
     assert asked.frameworks == ("pytorch", "tensorflow", "jax")
     assert asked.runners == ("native", "ort", "tvm")
-    assert asked.lowerings == ("auto", *LOWERINGS)
+    assert asked.lowerings == ("auto", *defaults(LOWERINGS))
     assert asked.fallback == "direct"
     assert asked.threads == (len(environment.allowed_cpus()),)
 

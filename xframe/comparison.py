@@ -124,7 +124,7 @@ class Request:
         lowerings, fallback = self.lowerings, self.fallback
         if lowerings is None:
             others = (name for runner in runners for name in algorithms(runner))
-            lowerings, fallback = (AUTO, *LOWERINGS, *others), fallback or IMPLIED_FALLBACK
+            lowerings, fallback = (AUTO, *defaults(LOWERINGS), *others), fallback or IMPLIED_FALLBACK
         lowerings = _unique(_lowering(label) for label in lowerings)
         astray = [x for x in lowerings if x != AUTO and not any(_takes(r, x) for r in runners)]
         if astray and self.lowerings is not None:

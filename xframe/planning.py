@@ -11,7 +11,7 @@ from xframe.errors import Unavailable, Unsupported, UsageError
 from xframe.lowering.variants import refusal
 from xframe.schedules import find
 from xframe.schedules.device import Identity, identity
-from xframe.types import ERROR_BUDGET, ConvSite, Device, Plan, Tuned
+from xframe.types import ERROR_BUDGET, NARROW_BUDGET, ConvSite, Device, Plan, Tuned
 
 AUTO, BEST, NONE = "auto", "best", "none"
 
@@ -33,7 +33,8 @@ def plan(
     ----------
     sites : all convolutions of the network; equal ones are planned once.
     fallback : lowering for the sites that the asked one refuses; the plan records them with the reason.
-    error_budget : see ``Plan``; None: that of the plan's file, or else ``ERROR_BUDGET``.
+    error_budget : see ``Plan``; None: that of the plan's file, or else ``ERROR_BUDGET``, or ``NARROW_BUDGET`` where a
+        lowering is named whose products are not float32.
     target : see ``Plan``; None: that of the plan's file, or else this machine's.
 
     Raises
@@ -52,10 +53,10 @@ def plan(
         return Plan(BEST, error_budget=error_budget or ERROR_BUDGET, target=target)
     if label.endswith(".json"):
         return _from_file(label, sites, device, error_budget, target)
-    budget = error_budget or ERROR_BUDGET
     name = registry.resolve(registry.LOWERINGS, label, "lowering")
+    limit = error_budget or budget(name)
     chosen = registry.load(registry.LOWERINGS, name)
-    refused = {s: why for s in sites if (why := refusal(chosen, s, device, budget))}
+    refused = {s: why for s in sites if (why := refusal(chosen, s, device, limit))}
     if refused and fallback is None:
         why = "; ".join(f"{site.key}: {why}" for site, why in refused.items())
         raise Unsupported(
@@ -64,12 +65,18 @@ def plan(
         )
     second = registry.resolve(registry.LOWERINGS, fallback, "lowering") if refused and fallback else ""
     for site in refused:
-        why = refusal(registry.load(registry.LOWERINGS, second), site, device, budget)
+        why = refusal(registry.load(registry.LOWERINGS, second), site, device, limit)
         if why:
             raise Unsupported(f"both {name} and its fallback {second} refuse {site.key}: {refused[site]}; {why}")
     lowerings = tuple((s, second if s in refused else name) for s in sites)
     reasons = tuple((s, f"{second}, because {name} refuses: {why}") for s, why in refused.items())
-    return Plan(name, lowerings, reasons, budget, target)
+    return Plan(name, lowerings, reasons, limit, target)
+
+
+def budget(*lowerings: str) -> float:
+    """The error budget of a plan of these lowerings where none is asked for."""
+    narrow = any(registry.LOWERINGS[name].products for name in lowerings)
+    return NARROW_BUDGET if narrow else ERROR_BUDGET
 
 
 def _checked(target: str | None, device: Device) -> str | None:
@@ -111,8 +118,9 @@ def _from_file(
     if missing:
         raise UsageError(f"the plan {path} names no lowering for {', '.join(missing)}")
     lowerings = tuple((s, named[s]) for s in sites)
-    budget, target = error_budget or given.error_budget, target or _checked(given.target, device)
-    return Plan(given.label, lowerings, given.fallback, budget, target)
+    told = given.error_budget if "error_budget" in data else budget(*named.values())
+    target = target or _checked(given.target, device)
+    return Plan(given.label, lowerings, given.fallback, error_budget or told, target)
 
 
 class Schedules:

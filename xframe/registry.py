@@ -26,10 +26,11 @@ class Switch(NamedTuple):
 class Row(NamedTuple):
     """``where`` is ``module:Class``; ``needs`` the modules it imports; ``extra`` the pip extra that brings them;
     ``opt_in``: it is only in a comparison that names it; ``switches``: what can be turned on and off; ``variant_of``:
-    the framework that this is another way to run; ``environment``: of ``xframe.environments``, the isolated one that it
+    the one that this is another way to run; ``environment``: of ``xframe.environments``, the isolated one that it
     runs in; none for those that this interpreter has; ``algorithms``: what a backend can be told to compute a
     convolution by; ``general``: that of them which takes any; ``absent``: those that are declared and on no device, so
-    that the general one takes their place as a fallback; ``devices``: the kinds of devices that it runs on."""
+    that the general one takes their place as a fallback; ``devices``: the kinds of devices that it runs on;
+    ``products``: the type that a lowering rounds the operands of products to, empty where they stay float32."""
 
     where: str
     needs: Tuple[str, ...]
@@ -43,6 +44,7 @@ class Row(NamedTuple):
     general: str = ""
     absent: Tuple[str, ...] = ()
     devices: Tuple[str, ...] = ("cpu", "cuda")
+    products: str = ""
 
 
 #: Of the process that PyTorch runs in: threads that do not spin while they wait; large tensors in huge pages.
@@ -179,11 +181,16 @@ LIVE: Dict[str, Row] = {
     "jax": FRAMEWORKS["jax"]._replace(where="xframe.frameworks.jax_live:Function"),
 }
 
+#: Of tensor cores: in no comparison that does not name it.
+_NARROW = Row("", ("tvm",), "tvm", opt_in=True, devices=("cuda",))
+
 LOWERINGS: Dict[str, Row] = {
     "gemm": Row("xframe.lowering.gemm:Gemm", ("tvm",), "tvm", ("im2col",)),
     "direct": Row("xframe.lowering.direct:Direct", ("tvm",), "tvm"),
     "winograd": Row("xframe.lowering.winograd:Winograd", ("tvm",), "tvm"),
     "fft": Row("xframe.lowering.fft:Fft", ("tvm",), "tvm"),
+    "gemm_tf32": _NARROW._replace(where="xframe.lowering.gemm_tf32:GemmTf32", variant_of="gemm", products="tf32"),
+    "gemm_fp16": _NARROW._replace(where="xframe.lowering.gemm_fp16:GemmFp16", variant_of="gemm", products="float16"),
 }
 
 

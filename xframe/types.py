@@ -212,8 +212,11 @@ class Device:
 #: How far a backend that has such a switch optimises the graph, none to all; labels of a :class:`Plan`.
 OPTIMIZATIONS = ("disabled", "basic", "extended", "all")
 
-#: Error budget unless another is asked for: above the prediction of every variant up to 6000 input channels.
+#: Error budget unless another is asked for: above the prediction of every variant up to 6000 input channels whose
+#: products are float32, below that of every one whose products are not.
 ERROR_BUDGET = 2e-3
+#: The same where a lowering with products of fewer bits is asked for by name.
+NARROW_BUDGET = 2e-2
 
 
 @dataclass(frozen=True)
@@ -278,12 +281,16 @@ class Rounding:
 
     ``length``: terms accumulated one after another into one output. ``growth``: factor by which the algorithm's
     transforms enlarge the error of a plain sum. ``reach``: (rows, columns) of output pixels around an element whose
-    data share its rounding errors (tiled transforms), 0 for a plain sum.
+    data share its rounding errors (tiled transforms), 0 for a plain sum. ``operands``: largest relative error of
+    rounding each operand of a product before they are multiplied, 0 where they stay float32; ``floor``: the absolute
+    one, of what is too small for a normal number. Sums of rounded operands are those of tensor cores.
     """
 
     length: int
     growth: float = 1.0
     reach: Tuple[int, int] = (0, 0)
+    operands: float = 0.0
+    floor: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ ROWS = {
     "cache": (ROW, case(cache="cold")),
     "coverage": (case(artifact=artifact()), case(artifact=artifact((A, B, B)))),
     "tf32": (recorded(tf32=False), recorded(tf32=True)),
+    "products": tuple(replace(ROW, sites=(SiteRecord(A, "c", None, n),)) for n in ("gemm", "gemm_tf32")),
     "matmul_precision": (recorded(matmul_precision="highest"), recorded(matmul_precision="medium")),
     "io_binding": (recorded(io_binding=True), recorded(io_binding=False)),
     "options": (ROW, case(options=(("a", "on"),))),

@@ -11,7 +11,7 @@ from tests.lowering.networks import HOST, conv_data, conv_network, everywhere
 from xframe.analysis.costs import CONVERSIONS, Costs
 from xframe.lowering import pipeline
 from xframe.lowering.graph import ROLE
-from xframe.registry import LOWERINGS
+from xframe.registry import LOWERINGS, defaults
 from xframe.results import Measurement
 from xframe.types import Case, ConvSite, Kernel, Outcome, Plan, Profile
 
@@ -54,7 +54,7 @@ def test_conversions_are_the_stages_that_only_move_an_image():
     """Of all lowerings, over an image that needs padding and one that is looked at with a stride."""
     padded = ConvSite(1, 3, (9, 9), 8, (3, 3), pads=(1, 1, 1, 1))
     roles = set()
-    for lowering, site in itertools.product(LOWERINGS, (padded, replace(padded, stride=(2, 2)))):
+    for lowering, site in itertools.product(defaults(LOWERINGS), (padded, replace(padded, stride=(2, 2)))):
         _, weight, bias = conv_data(site, 0)
         mod, _, _ = pipeline.forced(conv_network(site, weight, bias, False), everywhere(lowering, site), HOST)
         roles |= {str(f.attrs[ROLE]) for f in mod.functions.values() if f.attrs and ROLE in f.attrs}

@@ -41,7 +41,7 @@ def outputs(executable, x):
     return executable.fetch()[0]
 
 
-@pytest.mark.parametrize("lowering", ["auto", *registry.LOWERINGS])
+@pytest.mark.parametrize("lowering", ["auto", *registry.defaults(registry.LOWERINGS)])
 def test_compiled_then_cached(backend, loaded, tmp_path, lowering):
     x, w, _ = conv_data(SITE, 1)
     first = backend.compile(loaded, forced(loaded, lowering), "cpu", 2)

@@ -12,6 +12,7 @@ os.environ.setdefault("TVM_NUM_THREADS", "2")
 import tvm
 from tvm import relax
 
+from xframe import planning
 from xframe.lowering import pipeline
 from xframe.lowering.target import Cpu
 from xframe.types import ConvSite, Plan
@@ -62,4 +63,5 @@ def run(built: pipeline.Built, feeds, machine: relax.VirtualMachine | None = Non
 
 
 def everywhere(lowering: str, *sites: ConvSite) -> Plan:
-    return Plan(lowering, tuple((s, lowering) for s in sites))
+    budget = planning.budget(lowering)
+    return Plan(lowering, tuple((s, lowering) for s in sites), error_budget=budget)

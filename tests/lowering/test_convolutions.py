@@ -25,7 +25,7 @@ from xframe.lowering.stage import Epilogue
 from xframe.lowering.target import Cpu
 from xframe.types import ConvSite, ModelSpec, layer
 
-LOWERINGS = list(registry.LOWERINGS)
+LOWERINGS = registry.defaults(registry.LOWERINGS)
 ROOT = Path(__file__).resolve().parents[2]
 
 

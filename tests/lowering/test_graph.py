@@ -190,7 +190,7 @@ def test_batchnorm_and_relu_are_folded_into_the_convolution(tmp_path):
     assert kernels(mod) == {"conv1_direct_pad", "conv1_direct_product", "transpose"}  # its output is NCHW
 
 
-@pytest.mark.parametrize("lowering", registry.LOWERINGS)
+@pytest.mark.parametrize("lowering", registry.defaults(registry.LOWERINGS))
 def test_relu6_is_folded_into_the_convolution(lowering, tmp_path):
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["c"], kernel_shape=[3, 3]),
@@ -206,7 +206,8 @@ def test_relu6_is_folded_into_the_convolution(lowering, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("lowering", "op", "first"), [*((name, "Add", True) for name in registry.LOWERINGS), ("direct", "Sum", False)]
+    ("lowering", "op", "first"),
+    [*((name, "Add", True) for name in registry.defaults(registry.LOWERINGS)), ("direct", "Sum", False)],
 )
 def test_a_residual_is_added_by_the_convolution(lowering, op, first, tmp_path):
     """ResNet's block: the image that is there already is added before the ReLU, in the same kernel."""

@@ -25,7 +25,7 @@ SITES = [
 ]
 CASES = [
     (name, site)
-    for name in registry.LOWERINGS
+    for name in registry.defaults(registry.LOWERINGS)
     for site in SITES
     if not registry.load(registry.LOWERINGS, name).refuses(site, None)
 ]

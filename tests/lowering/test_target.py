@@ -32,19 +32,19 @@ def code(site, lowering, cpu):
 
 
 @pytest.mark.parametrize("site", ODD, ids=lambda s: s.key)
-@pytest.mark.parametrize("lowering", registry.LOWERINGS)
+@pytest.mark.parametrize("lowering", registry.defaults(registry.LOWERINGS))
 def test_avx2_runs_here(lowering, site):
     if registry.load(registry.LOWERINGS, lowering).refuses(site, cpu_device()):
         pytest.skip("refused: see test_refusals")
     check(site, lowering, relu=True, cpu=Cpu(AVX2, 2))
 
 
-@pytest.mark.parametrize("lowering", registry.LOWERINGS)
+@pytest.mark.parametrize("lowering", registry.defaults(registry.LOWERINGS))
 def test_sse_runs_here(lowering):
     check(ODD[0], lowering, relu=True, cpu=Cpu(BASELINE, 2))
 
 
-@pytest.mark.parametrize("lowering", registry.LOWERINGS)
+@pytest.mark.parametrize("lowering", registry.defaults(registry.LOWERINGS))
 def test_code_keeps_to_the_registers_of_its_target(lowering):
     avx2, sse = code(ODD[0], lowering, Cpu(AVX2, 2)), code(ODD[0], lowering, Cpu(BASELINE, 2))
     assert re.search(r"vfmadd\w+ps\s.*%ymm", avx2)
@@ -55,7 +55,7 @@ def test_code_keeps_to_the_registers_of_its_target(lowering):
         assert "%zmm" in code(ODD[0], lowering, HOST)
 
 
-@pytest.mark.parametrize("lowering", registry.LOWERINGS)
+@pytest.mark.parametrize("lowering", registry.defaults(registry.LOWERINGS))
 def test_code_for_64_bit_arm_is_made(lowering):
     assert re.search(r"\tfmla\tv\d+\.4s", code(ODD[0], lowering, Cpu(NEON, 2)))
 

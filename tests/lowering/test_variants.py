@@ -17,7 +17,7 @@ from xframe.lowering import pipeline
 from xframe.lowering.variants import choose, refusal
 from xframe.types import ERROR_BUDGET, ConvSite, Plan, Rounding
 
-LOWERINGS = {name: registry.load(registry.LOWERINGS, name) for name in registry.LOWERINGS}
+LOWERINGS = {name: registry.load(registry.LOWERINGS, name) for name in registry.defaults(registry.LOWERINGS)}
 #: How loose the prediction may be. It promises 8 deviations of a tile's worst output at twice the RMS of them all, each
 #: rounding at its largest. Of 1000 to 100 000 outputs the largest error is some 4 to 6 deviations of a usual one (a
 #: factor of 2 to 3), a number in the middle of its binade rounds by 1.4 times less, and most outputs of a tile are

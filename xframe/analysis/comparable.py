@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from xframe.registry import LOWERINGS
 from xframe.results import Measurement, Run
 
 T = TypeVar("T", Run, Measurement)
@@ -158,6 +159,11 @@ def _tf32(m: Measurement) -> bool | None:
     return None if found is None else str(found).lower() in ("true", "1")
 
 
+def _products(m: Measurement) -> list[str] | None:
+    """The types that forced lowerings multiply."""
+    return sorted({LOWERINGS[s.selected].products or "float32" for s in m.sites if s.selected in LOWERINGS}) or None
+
+
 def _workspace(m: Measurement) -> Any:
     names = ("gpu_mem_limit", "cudnn_conv_use_max_workspace", "arena_extend_strategy")
     options = m.environment.get("provider_options") or {}
@@ -201,6 +207,7 @@ ROW_FACTS: tuple[Fact[Measurement], ...] = (
     Fact("cache", True, "a cold cache reads all from memory", lambda m: m.case.cache),
     Fact("coverage", True, "other convolutions are in it: " + _MORE, _sites),
     Fact("tf32", True, "products of 10 bits are another computation", _tf32),
+    Fact("products", True, "products of fewer bits are another computation", _products),
     Fact("matmul_precision", True, "products of fewer bits are another computation", _recorded("matmul_precision")),
     Fact("io_binding", True, "copies of inputs and outputs are in one time alone", _recorded("io_binding")),
     Fact("options", True, "other switches are turned", lambda m: dict(m.case.options)),

@@ -19,6 +19,12 @@ that likeness, measured on the weights that made them: the mean cosine between t
 variance by up to r - 4, so that a network whose filters are all equal keeps its relative error from layer to layer
 instead of averaging it away. In a network with different filters both terms vanish.
 
+**Rounded operands.** Where the operands of products are rounded to a type of unit roundoff v before they are multiplied
+(``Rounding.operands``: tensor cores), that is an error of each operand, which arrives like any other: relative variance
+v^2/3, absolute error ``Rounding.floor`` at most where a number is too small for the type. Equal operands round alike,
+in the worst case all of them: ``2 v |S|`` is added. Tensor cores cut their float32 sums off towards zero, an error of
+up to 2 u of each partial sum, always in one direction: ``length`` of them come to some ``u length (|S| + sqrt(E))``.
+
 **Anything else** propagates to first order, the steepest slope within Z deviations taken, so that a kink (ReLU, clip)
 or curvature near the value is honoured. Operands of one operation may share ancestors, so their deviations are added,
 not their variances. An error below the smallest normal number (flushing to zero) is always allowed.
@@ -74,6 +80,13 @@ class Quantity:
         """Largest error that passes, at least the smallest normal number."""
         variance = np.zeros(self.value.shape) if self.variance is None else self.variance
         return Z * np.sqrt(variance) + np.sqrt(FLOOR)
+
+    def narrowed(self, rounding: Rounding) -> Quantity:
+        """It as an operand that is rounded as ``rounding`` says before it is multiplied."""
+        size = np.abs(self.real)
+        largest = np.maximum(size * rounding.operands, np.minimum(size, rounding.floor))
+        variance = np.square(largest) / 3 + (0.0 if self.variance is None else self.variance)
+        return Quantity(self.value, variance, self.coherence)
 
     def moved(self, move: Callable[[Array], Array]) -> Quantity:
         """The same elements elsewhere: ``move`` rearranges, repeats or drops them."""
@@ -132,13 +145,15 @@ def predicted(rounding: Rounding) -> float:
     outputs, which err most, have S^2 = RANDOM E. Z deviations of what :func:`accumulated` says of those, with no bias
     and exact operands, are
 
-        Z u sqrt((11/6 length growth^2 + 6) / 3).
+        Z u sqrt((11/6 length growth^2 + 6) / 3),
 
+    and more where operands are rounded to a type of few bits, of which none is taken to be too small for it.
     Filters that cancel most of their input (S^2 far below E) err by more of their small output; the verdict's own bound
     knows the data and follows them.
     """
     energy = np.ones(1)
-    variance = accumulated(np.sqrt(RANDOM * energy), energy, None, rounding.length, rounding)
+    arriving = 2 * rounding.operands**2 / 3 * energy
+    variance = accumulated(np.sqrt(RANDOM * energy), energy, arriving, rounding.length, rounding)
     return Z * math.sqrt(float(variance[0]))
 
 
@@ -164,6 +179,8 @@ def _accumulated(
     local = spread(chain + alike)
     # Products may be rounded before they are added, and a scale that follows may be folded into the weights.
     local += 2 * UNIT * energy + UNIT * np.square(total + bias) + FLOOR * length
+    if rounding.operands:
+        local += square * (2 * rounding.operands / Z) ** 2 + 2 * (square + energy) * (U * length / Z) ** 2
     return local + arriving * (1 + coherence * coherent)
 
 

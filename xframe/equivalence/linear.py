@@ -65,6 +65,8 @@ def _convolved(
     total = product(x.real, w.real)
     if not bounded:
         return Quantity(total + added)
+    if rounding and rounding.operands:
+        x, w = x.narrowed(rounding), w.narrowed(rounding)
     squares = np.square(w.real)
     energy = product(np.square(x.real), squares)
     arriving = None if x.variance is None else product(x.variance, squares)

@@ -17,10 +17,10 @@ from tvm import relax, tirx
 from xframe.errors import Unsupported
 from xframe.lowering.cuda import threads
 from xframe.lowering.stage import Epilogue, Stage
-from xframe.lowering.target import Target
+from xframe.lowering.target import Gpu, Target
 from xframe.lowering.tasks import Task, define
 from xframe.lowering.variants import choose, refusal
-from xframe.types import ConvSite, Plan, SiteRecord
+from xframe.types import ConvSite, Device, Plan, SiteRecord
 
 #: PrimFunc attributes that tie a kernel to its convolution; the proof that a plan was honoured reads them.
 SITE, LOWERING, ROLE = "xframe.site", "xframe.lowering", "xframe.role"
@@ -184,7 +184,7 @@ class Graph:
         if chosen is None:
             raise Unsupported(f"the plan {self.plan.label!r} names no lowering for convolution {site.key}")
         lowering = self.lowerings[chosen]
-        reason = refusal(lowering, site, None, self.plan.error_budget)
+        reason = refusal(lowering, site, device_of(self.cpu), self.plan.error_budget)
         if reason:
             raise Unsupported(f"{chosen} refuses {site.key}: {reason}")
         name = f"conv{len(self.sites) + 1}"
@@ -199,6 +199,12 @@ class Graph:
         added = [] if residual is None else [self.nhwc(residual)]
         y = self.stages(x.expr if x.nhwc else self.plain(x), defined.stages, f"{name}_{chosen}", attrs, added)
         return Value(self.reshape(y, (site.batch, *site.out_hw, site.out_channels)), nhwc=True)
+
+
+def device_of(target: Target) -> Device:
+    """What lowerings are asked about: a device like those that ``target`` is for."""
+    arch = target.arch if isinstance(target, Gpu) else target.architecture
+    return Device(target.text, target.kind, target.text, arch, target.threads)
 
 
 def prepared(stage: Stage, attrs: dict[str, str]) -> tirx.PrimFunc:

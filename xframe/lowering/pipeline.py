@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -186,9 +187,16 @@ def build(model: onnx.ModelProto, plan: Plan, cpu: Target) -> Built:
     """Compile ``model``: as ``plan`` says, or the way TVM does by itself where the plan is empty."""
     if plan.lowerings:
         mod, parameters, sites = forced(model, plan, cpu)
-        return Built(compiled(mod, cpu), parameters, sites, [])
+        return Built(compiled(mod, cpu), parameters, sites, list(_narrow(plan)))
     mod, parameters = stock(model, cpu)
     return Built(compiled(mod, cpu), parameters, [], ["TVM's own frontend and untuned default schedules"])
+
+
+def _narrow(plan: Plan) -> Iterator[str]:
+    """What there is to tell of lowerings whose products are not float32."""
+    for name in sorted({name for _, name in plan.lowerings}):
+        if products := registry.LOWERINGS[name].products:
+            yield f"{name}: operands of products are rounded to {products}; sums and tensors are float32"
 
 
 def compiled(mod: tvm.IRModule, cpu: Target):
