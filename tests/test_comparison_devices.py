@@ -93,7 +93,11 @@ def test_an_algorithm_goes_to_each_runner_that_has_it(cudnn):
 
 def test_by_default_it_is_forced_to_each_with_a_fallback_that_works(cudnn):
     asked = replace(TINY, runners=("cudnn",), lowerings=None, device="cuda", baseline=False)
-    assert asked.resolved().lowerings == ("auto", *registry.defaults(registry.LOWERINGS), *(n for n in OWN if n not in registry.LOWERINGS))
+    assert asked.resolved().lowerings == (
+        "auto",
+        *registry.defaults(registry.LOWERINGS),
+        *(n for n in OWN if n not in registry.LOWERINGS),
+    )
     run = compare(asked)
     told = {m.case.plan.label: dict(m.case.options) for m in run.measurements}
     assert set(told) == {"auto", *OWN}
