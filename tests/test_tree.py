@@ -85,7 +85,7 @@ PLUGINS = {
         "ort": ["ort", "ort_profile", "ort_session"],
         "tvm": ["tvm", "tvm_profile"],
     },
-    "lowering": {name: [name] for name in registry.LOWERINGS},
+    "lowering": {name: [row.where.split(":")[0].split(".")[-1]] for name, row in registry.LOWERINGS.items()},
 }
 
 

@@ -189,6 +189,9 @@ LOWERINGS: Dict[str, Row] = {
     "direct": Row("xframe.lowering.direct:Direct", ("tvm",), "tvm"),
     "winograd": Row("xframe.lowering.winograd:Winograd", ("tvm",), "tvm"),
     "fft": Row("xframe.lowering.fft:Fft", ("tvm",), "tvm"),
+    "gemm_explicit": Row(
+        "xframe.lowering.gemm:ExplicitGemm", ("tvm",), "tvm", opt_in=True, variant_of="gemm", devices=("cuda",)
+    ),
     "gemm_tf32": _NARROW._replace(where="xframe.lowering.gemm_tf32:GemmTf32", variant_of="gemm", products="tf32"),
     "gemm_fp16": _NARROW._replace(where="xframe.lowering.gemm_fp16:GemmFp16", variant_of="gemm", products="float16"),
 }

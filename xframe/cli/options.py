@@ -35,7 +35,8 @@ Lowerings = Annotated[
         "--lowering",
         metavar="A,B",
         help="auto, gemm, direct, winograd, fft, best (measures all of those first) or plan.json, for tvm; where they"
-        " are named, on a GPU, gemm_tf32 and gemm_fp16, whose products have fewer bits. For cudnn auto and its"
+        " are named, on a GPU, gemm_explicit, whose column matrix is written to memory, and gemm_tf32 and gemm_fp16,"
+        " whose products have fewer bits. For cudnn auto and its"
         " algorithms: those names, implicit_gemm, implicit_precomp_gemm, fft_tiling, winograd_nonfused. By"
         " default auto and every one, with --fallback direct.",
     ),
