@@ -80,7 +80,7 @@ def printed(monkeypatch, capsys, convnet, tmp_path):
     monkeypatch.setenv("XFRAME_HOME", str(tmp_path / "home"))
     peak = Machine(1e12, (Level("memory", float("inf"), 1e10),))
     monkeypatch.setattr(roofline, "machine", lambda threads: peak)
-    monkeypatch.setattr("xframe.tuning.runner.LocalRunner", lambda cpu: FakeRunner())
+    monkeypatch.setattr("xframe.tuning.runner.LocalRunner", lambda cpu, workers=1, device="cpu": FakeRunner())
 
     def run(*options):
         args = [

@@ -115,7 +115,7 @@ def test_one_that_does_not_start_is_unavailable(monkeypatch):
 
 
 def test_one_that_fails_while_it_starts_is_unavailable(monkeypatch):
-    monkeypatch.setattr(module, "worker_environment", lambda threads: {"PYTHONHOME": "/nowhere"})
+    monkeypatch.setattr(module, "worker_environment", lambda threads, device: {"PYTHONHOME": "/nowhere"})
     with pytest.raises(Unavailable, match="does not start"):
         ask(Child(1), abs, 1)
 
