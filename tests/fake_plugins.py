@@ -102,6 +102,18 @@ class Honest:
         return onnx.shape_inference.infer_shapes(model)
 
 
+class _Rests(Executable):
+    def step(self):
+        super().step()
+        time.sleep(0.001)
+
+
+class Resting(Honest):
+    """Its steps take the time that they say, without using it: for what is seen of the machine meanwhile."""
+
+    executable = _Rests
+
+
 class Missing(Honest):
     """Its registry row needs a module that does not exist."""
 

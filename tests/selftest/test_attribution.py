@@ -122,7 +122,7 @@ def test_a_load_ends_with_its_block(monkeypatch):
 
 
 def test_a_load_of_other_processes_is_in_the_notes(plugins):
-    plugins(pytorch="Honest")
+    plugins(pytorch="Resting")
     budget = Budget(rounds=1, min_samples=2, min_seconds=0.3, max_seconds=0.5, profile=0)
     (found,) = attribution.attribution(Setting("tiny", threads=1, budget=budget), ("load",), lambda line: None)
     assert found.ok, found.reason
