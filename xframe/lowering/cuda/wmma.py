@@ -22,25 +22,32 @@ def _index(buffer, stride, rows: int, columns: int):
     return line // rows * (stride // columns) + column // columns
 
 
-def _load(narrow: Narrow, right: bool):
-    """Brings a fragment of the left or right operand from shared memory."""
-    rows, columns = (narrow.depth, SIDE) if right else (SIDE, narrow.depth)
-    scope, stored, depth = RIGHT if right else LEFT, narrow.stored, narrow.depth
+def _copy(rows: int, columns: int, source: tuple[str, str], result: tuple[str, str]):
+    """What a load or a store computes: a matrix of another type, in another scope."""
+    (given, there), (made, here) = source, result
 
     def same(value):
-        return value if stored == STAND_IN else tirx.Cast(STAND_IN, value)
+        return value if given == made else tirx.Cast(made, value)
 
     @T.prim_func(s_tir=True)
     def described(a: T.handle, c: T.handle) -> None:
-        A = T.match_buffer(a, (rows, columns), stored, align=64, offset_factor=columns, scope="shared")
-        C = T.match_buffer(c, (rows, columns), STAND_IN, align=64, offset_factor=columns, scope=scope)
+        A = T.match_buffer(a, (rows, columns), given, align=64, offset_factor=columns, scope=there)
+        C = T.match_buffer(c, (rows, columns), made, align=64, offset_factor=columns, scope=here)
         with T.sblock("root"):
             T.reads(A[0:rows, 0:columns])
             T.writes(C[0:rows, 0:columns])
             for i, j in T.grid(rows, columns):
-                with T.sblock("load"):
+                with T.sblock("copy"):
                     vi, vj = T.axis.remap("SS", [i, j])
                     C[vi, vj] = same(A[vi, vj])
+
+    return described
+
+
+def _load(narrow: Narrow, right: bool):
+    """Brings a fragment of the left or right operand from shared memory."""
+    rows, columns = (narrow.depth, SIDE) if right else (SIDE, narrow.depth)
+    scope, stored, depth = RIGHT if right else LEFT, narrow.stored, narrow.depth
 
     @T.prim_func(s_tir=True)
     def done(a: T.handle, c: T.handle) -> None:
@@ -67,7 +74,7 @@ def _load(narrow: Narrow, right: bool):
                 )
             )
 
-    return described, done
+    return _copy(rows, columns, (stored, "shared"), (STAND_IN, scope)), done
 
 
 def _clear(narrow: Narrow):
@@ -149,18 +156,6 @@ def _store(narrow: Narrow):
     depth = narrow.depth
 
     @T.prim_func(s_tir=True)
-    def described(a: T.handle, c: T.handle) -> None:
-        A = T.match_buffer(a, (SIDE, SIDE), "float32", align=64, offset_factor=SIDE, scope=SUM)
-        C = T.match_buffer(c, (SIDE, SIDE), "float32", align=64, offset_factor=SIDE, scope=SUMS)
-        with T.sblock("root"):
-            T.reads(A[0:SIDE, 0:SIDE])
-            T.writes(C[0:SIDE, 0:SIDE])
-            for i, j in T.grid(SIDE, SIDE):
-                with T.sblock("store"):
-                    vi, vj = T.axis.remap("SS", [i, j])
-                    C[vi, vj] = A[vi, vj]
-
-    @T.prim_func(s_tir=True)
     def done(a: T.handle, c: T.handle) -> None:
         a1, a0 = T.int32(), T.int32()
         c1, c0 = T.int32(), T.int32()
@@ -183,7 +178,7 @@ def _store(narrow: Narrow):
                 )
             )
 
-    return described, done
+    return _copy(SIDE, SIDE, ("float32", SUM), ("float32", SUMS)), done
 
 
 def _intrinsics(narrow: Narrow) -> Iterator[tuple]:
