@@ -383,4 +383,4 @@ def devices(text: str) -> tuple[str, ...]:
 
 def _device(name: str) -> Device:
     """The device to plan for. Where there is no such GPU, its runtimes say so in their rows."""
-    return environment.cpu_device() if name == "cpu" else environment.gpu_device(int(name.partition(":")[2] or 0))
+    return environment.cpu_device() if name == "cpu" else environment.gpu_device(environment.gpu_index(name))

@@ -73,6 +73,11 @@ def cpu_device() -> Device:
     return Device("-".join([*words, arch, f"{cores}c"]), "cpu", name, arch, cores)
 
 
+def gpu_index(device: str) -> int:
+    """The number of ``cuda`` or ``cuda:<number>``: 0 and that number."""
+    return int(device.partition(":")[2] or 0)
+
+
 def gpu_device(index: int) -> Device:
     """A GPU of this process, with a slug of its name: ``nvidia-h200``. ``cuda``, of no name, where there is none."""
     with contextlib.suppress(Unavailable):
@@ -94,7 +99,7 @@ def gpus() -> list[dict[str, Any]] | None:
 
 def gpu_state(device: str) -> dict[str, Any] | None:
     """How the GPU of ``cuda`` or ``cuda:<number>`` is now (``xframe.nvml``); None where nobody can tell."""
-    return next(nvml.watch(int(device.partition(":")[2] or 0)), None)
+    return next(nvml.watch(gpu_index(device)), None)
 
 
 def throttled(state: dict[str, Any] | None) -> set[str]:

@@ -183,12 +183,13 @@ def _check(on_gpu: bool, device: str, target: str | None, threads: int | None, s
 
 def _target(device: str, threads: int) -> Target:
     """What code for ``device`` is compiled for. Raises Unavailable where it is a GPU that TVM does not find."""
+    from xframe import environment
     from xframe.lowering.target import Cpu, Gpu
 
     if device == CPU:
         return Cpu.host(threads)
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # as the driver counts them when it is asked
-    return Gpu.of_device(int(device.partition(":")[2] or 0))
+    return Gpu.of_device(environment.gpu_index(device))
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from xframe import comparison, measure, registry, store, zoo
+from xframe import comparison, environment, measure, registry, store, zoo
 from xframe.comparison import AUTO, BEST, IMPLIED_FALLBACK, Request
 from xframe.errors import XframeError
 from xframe.gpucheck import machine
@@ -177,7 +177,7 @@ def _roofs(settings: Settings, place: Path) -> tuple[Sequence[Measurement], dict
     from xframe.lowering.cuda.target import Gpu
     from xframe.prebuilt import roofs
 
-    index = int(settings.device.partition(":")[2] or 0)
+    index = environment.gpu_index(settings.device)
     return (), {"roofs": roofs.measured(roofs.write(Gpu.of_device(index), place), settings.device)}
 
 

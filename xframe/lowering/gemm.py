@@ -9,7 +9,7 @@ from tvm import te
 from xframe.lowering import prefetch
 from xframe.lowering.cuda.product import COMPUTED, MATRIX, scheduled
 from xframe.lowering.knobs import part_sizes
-from xframe.lowering.padding import pad_stage
+from xframe.lowering.padding import gathered
 from xframe.lowering.pointwise import is_pointwise, pointwise_stage
 from xframe.lowering.stage import Epilogue, Stage, Tile, clear_product, kernel_runs, packed, pad_to, tile_product
 from xframe.lowering.target import Gpu, Target
@@ -47,10 +47,7 @@ class Gemm:
         n, g, (oh, ow), (kh, kw) = site.batch, site.groups, site.out_hw, site.kernel
         (sh, sw), (dh, dw) = site.stride, site.dilation
         c, ic, oc = site.in_channels, site.in_channels // g, site.out_channels // g
-        height, width = (oh - 1) * sh + (kh - 1) * dh + 1, (ow - 1) * sw + (kw - 1) * dw + 1
-        if not any(site.pads):
-            height, width = site.in_hw
-        pad = pad_stage(site, height, width, c, layout, cpu)
+        height, width, pad = gathered(site, layout, cpu)
 
         rows = n * oh * ow
         alternatives = Tile.ranked(rows, oc, cpu, batch=g)

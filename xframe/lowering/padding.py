@@ -54,6 +54,15 @@ class Window:
         return tirx.if_then_else(inside, value, ir.zero())
 
 
+def gathered(site: ConvSite, layout: str, target: Target) -> tuple[int, int, Stage | None]:
+    """Height and width of the image that a column matrix of ``site`` is gathered from, and what makes it, if padded."""
+    height, width = site.in_hw
+    if any(site.pads):
+        extents = zip(site.out_hw, site.kernel, site.stride, site.dilation, strict=True)
+        height, width = ((out - 1) * stride + (kernel - 1) * dilation + 1 for out, kernel, stride, dilation in extents)
+    return height, width, pad_stage(site, height, width, site.in_channels, layout, target)
+
+
 def pad_stage(site: ConvSite, height: int, width: int, channels: int, layout: str, cpu: Target) -> Stage | None:
     """Copy the image of ``site`` into a (batch, height, width * channels) one that has the site's top and left padding.
 

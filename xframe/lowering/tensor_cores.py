@@ -13,7 +13,7 @@ from tvm import te, tirx
 from xframe.lowering.cuda import tensor_core
 from xframe.lowering.cuda.narrow import STAND_IN, Narrow
 from xframe.lowering.cuda.tensor_core import STEP
-from xframe.lowering.padding import pad_stage
+from xframe.lowering.padding import gathered
 from xframe.lowering.stage import Epilogue, Stage, kernel_runs, packed, pad_to
 from xframe.lowering.target import Gpu
 from xframe.lowering.variants import Variant
@@ -48,10 +48,7 @@ class ImplicitGemm:
         n, g, (oh, ow), (kh, kw) = site.batch, site.groups, site.out_hw, site.kernel
         (sh, sw), (dh, dw) = site.stride, site.dilation
         c, ic, oc = site.in_channels, site.in_channels // g, site.out_channels // g
-        height, width = (oh - 1) * sh + (kh - 1) * dh + 1, (ow - 1) * sw + (kw - 1) * dw + 1
-        if not any(site.pads):
-            height, width = site.in_hw
-        pad = pad_stage(site, height, width, c, layout, gpu)
+        height, width, pad = gathered(site, layout, gpu)
 
         rows, depth = n * oh * ow, pad_to(site.reduction, STEP)
         alternatives = tensor_core.tiles(rows, oc, narrow, gpu, g)

@@ -98,7 +98,7 @@ def identity(device: str = "cpu") -> Identity:
     """
     if device == "cpu":
         return _cpu()
-    found, index = nvml.gpus(), int(device.partition(":")[2] or 0)
+    found, index = nvml.gpus(), environment.gpu_index(device)
     if index >= len(found):
         raise Unavailable(f"device {device} was asked for, and the driver tells of {len(found)} GPUs here")
     return _gpu(found[index], environment.gpu_device(index).slug)

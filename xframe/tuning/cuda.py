@@ -124,7 +124,7 @@ class Place:
     """Measures on the GPU ``cuda`` or ``cuda:<number>``. ``cache``: bytes of its level-2 cache; None: as it says."""
 
     def __init__(self, device: str, cache: int | None = None):
-        self._device, self._runtime = device, Runtime(int(device.partition(":")[2] or 0))
+        self._device, self._runtime = device, Runtime(environment.gpu_index(device))
         self._size = 2 * (cache or self._runtime.device.l2_cache_size_bytes or SHARED_CACHE)
         self._scratch = [tvm.runtime.tensor(np.zeros(self._size, np.uint8), self._runtime.device) for _ in range(2)]
         self.watch = self._runtime.watch
