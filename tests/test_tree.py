@@ -27,7 +27,7 @@ LAYERS = [
     ["xframe"],
     ["xframe.types"],
     ["xframe.errors"],
-    ["xframe.nvml"],
+    ["xframe.nvml", "xframe.nvidia"],
     ["xframe.files", "xframe.registry", "xframe.protocols", "xframe.environment", "xframe.results"],
     ["xframe.geometry", "xframe.neutral"],
     ["xframe.zoo", "xframe.artifact", "xframe.environments"],

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from xframe.backends import cudnn_library as library
-from xframe.errors import Unavailable
 
 ENUMS = {
     **{f"CUDNN_CONVOLUTION_FWD_ALGO_{name.upper()}": value for name, value in library.ALGORITHMS.items()},
@@ -107,9 +106,3 @@ def test_the_record_of_an_algorithm_is_that_of_the_header():
     sizes = {"float": ctypes.c_float, "size_t": ctypes.c_size_t}
     for (kind, _, extent), (_, mine) in zip(fields, library.Performance._fields_, strict=True):
         assert mine == (ctypes.c_int * 3 if extent else sizes.get(kind, ctypes.c_int))
-
-
-def test_what_is_missing_is_named_with_what_brings_it(monkeypatch):
-    monkeypatch.setitem(library.FILES, "cudnn", (("libno_such_cudnn.so.9",), "cudnn"))
-    with pytest.raises(Unavailable, match=r"libno_such_cudnn.so.9.*pip install nvidia-cudnn-cu13"):
-        library.load("cudnn")

@@ -5,12 +5,11 @@ those of ``cuda_runtime_api.h``, ``cublas_v2.h``, ``cudnn_graph.h``, ``cudnn_ops
 """
 
 import ctypes
-import importlib.util
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from xframe.errors import Unavailable, XframeError
+from xframe.nvidia import load
 
 FLOAT = 0  # CUDNN_DATA_FLOAT
 NCHW = 0  # CUDNN_TENSOR_NCHW
@@ -117,12 +116,8 @@ SIGNATURES = {
     "cudnnSoftmaxForward": "piipppppp",
     "cudnnBatchNormalizationForwardInference": "pipppppppppppd",
 }
-#: Library -> the names of its file, the newest first; the begin of its functions' names.
-FILES = {
-    "cudart": (("libcudart.so.13", "libcudart.so.12"), "cuda"),
-    "cublas": (("libcublas.so.13", "libcublas.so.12"), "cublas"),
-    "cudnn": (("libcudnn.so.9",), "cudnn"),
-}
+#: Library -> the begin of its functions' names.
+BEGINS = {"cudart": "cuda", "cublas": "cublas", "cudnn": "cudnn"}
 
 
 class Performance(ctypes.Structure):
@@ -150,30 +145,6 @@ class CallFailed(XframeError):
         self.refusal = self.refusal or (function == "cudaMalloc" and status == OUT_OF_MEMORY)
 
 
-def _places(name: str) -> Iterator[str]:
-    """Where a library may be: where the loader looks, in the packages that NVIDIA makes of them, in the toolkit."""
-    yield name
-    spec = importlib.util.find_spec("nvidia")
-    for folder in (spec and spec.submodule_search_locations) or ():
-        yield from map(str, sorted(Path(folder).glob(f"*/lib/{name}")))
-    yield f"/usr/local/cuda/lib64/{name}"
-
-
-def load(library: str) -> ctypes.CDLL:
-    """One of :data:`FILES`. Raises Unavailable."""
-    said = ""
-    for name in FILES[library][0]:
-        for place in _places(name):
-            try:
-                return ctypes.CDLL(place, ctypes.RTLD_GLOBAL)  # cuDNN finds cuBLAS among what is loaded
-            except OSError as e:
-                said = said or str(e)
-    raise Unavailable(
-        f"the cudnn backend needs {FILES[library][0][0]}, which does not load here ({said}): pip install"
-        " nvidia-cudnn-cu13 nvidia-cublas nvidia-cuda-runtime, on a machine with an NVIDIA driver"
-    )
-
-
 class Libraries:
     """The functions of all three by name: each is called with its arguments, and anything but success is raised.
 
@@ -186,7 +157,7 @@ class Libraries:
     """
 
     def __init__(self) -> None:
-        self._loaded = {begin: load(name) for name, (_, begin) in FILES.items()}
+        self._loaded = {begin: load(name) for name, begin in BEGINS.items()}
         self.version = self._cudnn_version()
 
     def _cudnn_version(self) -> str:

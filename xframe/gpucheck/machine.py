@@ -9,8 +9,7 @@ import re
 import shutil
 from typing import Any
 
-from xframe import available, environment, nvml
-from xframe.backends import cudnn_library
+from xframe import available, environment, nvidia, nvml
 from xframe.errors import Unavailable
 from xframe.registry import BACKENDS, FRAMEWORKS
 
@@ -25,7 +24,7 @@ def facts(probe: bool = True) -> dict[str, Any]:
         nvml.gpus()
     except Unavailable as e:
         found["why"] = str(e)
-    found["libraries"] = {name: library(name) for name in cudnn_library.FILES}
+    found["libraries"] = {name: library(name) for name in nvidia.FILES}
     found["programs"] = {name: shutil.which(name) for name in PROGRAMS}
     found["variables"] = {k: v for k, v in os.environ.items() if k.startswith(("CUDA_", "NVIDIA_", "LD_LIBRARY"))}
     tables = {"framework": FRAMEWORKS, "backend": BACKENDS} if probe else {}
@@ -38,7 +37,7 @@ def facts(probe: bool = True) -> dict[str, Any]:
 def library(name: str) -> str:
     """Where one of NVIDIA's libraries was loaded from, or why it was not."""
     try:
-        return str(cudnn_library.load(name)._name)
+        return str(nvidia.load(name)._name)
     except Unavailable as e:
         loader = re.search(r"\((.*?)\): pip", str(e))
         return f"missing: {loader[1] if loader else e}"

@@ -1,0 +1,43 @@
+"""NVIDIA's libraries, loaded from where the loader looks, from the packages that NVIDIA makes of them, or the toolkit.
+
+A library that was loaded here is found by its name by all that is loaded after it: so what needs one runs with the
+packages alone.
+"""
+
+import ctypes
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+from xframe.errors import Unavailable
+
+#: Library -> the names of its file, the newest first; the package that brings it.
+FILES = {
+    "cudart": (("libcudart.so.13", "libcudart.so.12"), "nvidia-cuda-runtime"),
+    "cublas": (("libcublas.so.13", "libcublas.so.12"), "nvidia-cublas"),
+    "cudnn": (("libcudnn.so.9",), "nvidia-cudnn-cu13"),
+}
+
+
+def load(library: str) -> ctypes.CDLL:
+    """One of :data:`FILES`, for all of the process. Raises Unavailable where it does not load."""
+    names, package = FILES[library]
+    said = ""
+    for name in names:
+        for place in _places(name):
+            try:
+                return ctypes.CDLL(place, ctypes.RTLD_GLOBAL)
+            except OSError as e:
+                said = said or str(e)
+    raise Unavailable(
+        f"{names[0]} is needed and does not load here ({said}): pip install {package}, on a machine with an NVIDIA"
+        " driver"
+    )
+
+
+def _places(name: str) -> Iterator[str]:
+    yield name
+    spec = importlib.util.find_spec("nvidia")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        yield from map(str, sorted(Path(folder).glob(f"*/lib/{name}")))
+    yield f"/usr/local/cuda/lib64/{name}"
