@@ -98,3 +98,9 @@ def test_most_of_the_time_decides_and_a_plan_before_it():
 def test_a_tie_does_not_depend_on_the_order():
     kernels = [kernel(A, "gemm:jit"), kernel(A, "jit:avx2")]
     assert used(kernels, [1.0, 1.0]) == used(kernels[::-1], [1.0, 1.0]) == {A: "direct"}
+
+
+def test_a_product_between_transforms_is_theirs():
+    names = ("winogradForwardData4x4<float, float>", "ampere_sgemm_128x64_nn", "winogradForwardOutput4x4<float>")
+    kernels = [*(kernel(A, name) for name in names), kernel(B, "im2col4d_kernel"), kernel(B, names[1])]
+    assert used(kernels, [1.0, 8.0, 1.0, 1.0, 8.0]) == {A: "winograd", B: "gemm"}

@@ -8,24 +8,28 @@ from pathlib import Path
 
 import profiled
 import pytest
+import xspaces
 from float64 import close
+from gpu_step import GRAPH, HLO, LAYERS, NET, OF_GRAPH, OF_XLA, SCUDNN, XLA
 from nets import EVERY, SMALL, TRAPS
 from test_frameworks import case
 
 from xframe import registry, zoo
 from xframe.errors import NotHonoured, Unsupported, XframeError
-from xframe.frameworks import onednn
+from xframe.frameworks import onednn, traces
 from xframe.frameworks.traces import Event
 from xframe.types import Kernel
 
 tensorflow = pytest.importorskip("xframe.frameworks.tensorflow", exc_type=ImportError)
 from xframe.frameworks import tensorflow_profile  # noqa: E402
 
+COST = tensorflow_profile.cost_of_an_event
+
 
 @pytest.fixture(autouse=True)
 def rate(monkeypatch):
     """What an event costs is not measured here, where others run."""
-    monkeypatch.setattr(tensorflow_profile, "cost_of_an_event", lambda: 1e-7)
+    monkeypatch.setattr(tensorflow_profile, "cost_of_an_event", lambda device: 1e-7)
 
 
 def built(spec, options=None):
@@ -214,3 +218,69 @@ def test_scopes_of_odd_names(silent):
 def test_padding_and_scaling_belong_to_their_layer(silent):
     spec = TRAPS["average at the rim"]
     check(built(spec).profile(1)[0], spec)
+
+
+def traced(monkeypatch, data):
+    """The profiler's trace is this one."""
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    def record(function):
+        function()
+        return tensorflow_profile.read(xplane_pb2.XSpace.FromString(data))
+
+    monkeypatch.setattr(tensorflow_profile, "record", record)
+
+
+#: As TensorFlow's bridge names operations.
+BRIDGED = HLO.replace('op_name="jit(run)/', 'op_name="')
+NODES = [("relu/Relu:_FusedConv2D", 101.0, 102.2, {}), ("fc/MatMul:MatMul", 103.0, 104.0, {})]
+
+
+@pytest.mark.parametrize(("streams", "hlo", "want"), [(GRAPH, None, OF_GRAPH), (XLA, lambda: BRIDGED, OF_XLA)])
+def test_on_a_gpu_its_kernels_are_those_of_the_step(streams, hlo, want, monkeypatch):
+    traced(monkeypatch, xspaces.step(streams, traces.MARK, *NODES))
+    profiler = tensorflow_profile.Profiler(NET, 1, lambda: None, LAYERS, hlo, None, "/GPU:0")
+    (profile,) = profiler.passes(1)
+    assert xspaces.told(profile.kernels) == want
+    assert all(0 <= k.start <= k.end <= profile.wall for k in profile.kernels)
+    records = sorted(x[1:3] for records in streams.values() for x in records)
+    ran = sorted((k.start * 1e6 + 100, k.end * 1e6 + 100) for k in profile.kernels)
+    assert ran == [pytest.approx(x) for x in records]
+    assert profile.wall == pytest.approx(1e-4)
+    assert {s.name: s.kind for s in profile.host} == {
+        "relu/Relu:_FusedConv2D": "dispatch", "fc/MatMul:MatMul": "dispatch", "cuLaunchKernel": "dispatch",
+        "cuMemcpyHtoDAsync_v2": "copy", "cuMemAlloc_v2": "allocation", "call": "python", "return": "python",
+    }  # fmt: skip
+
+
+def test_nodes_that_xla_did_not_compile_are_kernels_beside_it(monkeypatch):
+    cast = xspaces.record("void Eigen::internal::EigenMetaKernel<float>", 102, 103, tf_op="soft/Cast:Cast")
+    traced(monkeypatch, xspaces.step({**XLA, "Stream #99(Compute)": [cast]}, traces.MARK))
+    profiler = tensorflow_profile.Profiler(NET, 1, lambda: None, LAYERS, lambda: BRIDGED, None, "/GPU:0")
+    (profile,) = profiler.passes(1)
+    assert xspaces.told(profile.kernels) == [("void Eigen::internal::EigenMetaKernel", "copy", "soft", ""), *OF_XLA]
+
+
+def test_a_network_on_a_gpu_is_profiled_and_onednn_not_asked(monkeypatch):
+    monkeypatch.setattr(tensorflow_profile, "asked", lambda *_: pytest.fail("oneDNN was asked"))
+    network = built(SMALL)
+    monkeypatch.setattr(network, "_device", "/GPU:0")
+    record = xspaces.record(SCUDNN, 110, 120, tf_op="conv/Conv2D:Conv2D")
+    traced(monkeypatch, xspaces.step({"Stream #21(Compute)": [record]}, traces.MARK))
+    (profile,) = network.profile(1)
+    (kernel,) = profile.kernels
+    assert (kernel.layer, kernel.site, kernel.algorithm) == ("conv", zoo.sites(SMALL, 2)["conv"], SCUDNN)
+
+
+def test_a_gpu_that_leaves_no_trace_is_told(monkeypatch):
+    traced(monkeypatch, xspaces.space({"/host:CPU": xspaces.host(traces.MARK, *NODES), "/device:GPU:0": {}}))
+    profiler = tensorflow_profile.Profiler(NET, 1, lambda: None, LAYERS, None, None, "/GPU:0")
+    with pytest.raises(XframeError, match="trace of tensorflow has no kernel of a GPU"):
+        profiler.passes(1)
+
+
+def test_the_cost_of_an_event_is_of_nodes_that_do_not_fuse(monkeypatch):
+    found = []
+    monkeypatch.setattr(traces, "seconds_per_event", lambda run, record: found.extend(record(run)) or 1e-6)
+    assert COST("/CPU:0") == 1e-6
+    assert sum("Softmax" in e.name.partition(":")[2] for e in found) == 100

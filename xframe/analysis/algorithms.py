@@ -18,6 +18,10 @@ from xframe.types import ConvSite, Kernel, Plan
 PATTERNS: tuple[tuple[str, str, str], ...] = (
     (r"wino", "winograd", "every library calls it so: jit_wino, wino:acl, cuDNN's winograd kernels, F(4,3)"),
     (r"fft|cgemm|cf32", "fft", "transforms, or the products of complex numbers between them (cuDNN's names)"),
+    (
+        r"no transform|graph_plain", "direct",
+        "an engine of cuDNN that declares none: implicit GEMM or direct; no column matrix is known to be written",
+    ),
     (r"indirect[_ ]?(gemm|conv)", "direct", "pixels are read through a table of pointers, no matrix is written"),
     (
         r"implicit|xmma_fprop|cutlass\w*fprop|scudnn|precomputed_convolve", "direct",
@@ -45,7 +49,8 @@ def lowering(words: str) -> str | None:
 def used(kernels: Sequence[Kernel], seconds: Sequence[float], plan: Plan | None = None) -> dict[ConvSite, str | None]:
     """The lowering at each convolution site of a pass: that of the plan, else that of the kernels.
 
-    Where the kernels of a site differ in it, the one that most of their ``seconds`` went to.
+    Where the kernels of a site differ in it, the one that most of their ``seconds`` went to; a product of matrices
+    between transforms is part of their algorithm, though its kernel has any product's name.
     """
     planned = {site: lowering(name) for site, name in plan.lowerings} if plan else {}
     spent: dict[ConvSite, Counter[str]] = {}
@@ -54,6 +59,9 @@ def used(kernels: Sequence[Kernel], seconds: Sequence[float], plan: Plan | None 
             known = spent.setdefault(kernel.site, Counter())
             if (name := lowering(kernel.algorithm)) is not None:
                 known[name] += taken  # type: ignore[assignment]
+    for known in spent.values():
+        if transforms := _most(Counter({name: known[name] for name in ("winograd", "fft") if name in known})):
+            known[transforms] += known.pop("gemm", 0)
     return {site: planned.get(site) or _most(known) for site, known in spent.items()}
 
 

@@ -131,6 +131,8 @@ class _Network(common.Network):
             "xla_flags": os.environ.get("XLA_FLAGS", ""),
             "compiler_options": flags,
         }
+        if device.platform != "cpu":
+            environment["tf32"] = self._precision != "highest"
         have = environment["threads"]
         notes = () if have == threads else (f"jax was started with {have} threads and can't change to {threads}",)
         super().__init__(spec, batch, environment, notes)
@@ -187,9 +189,7 @@ class _Network(common.Network):
         return [y if self._nchw else common.to_canonical(y)]
 
     def profile(self, passes: int) -> list[Profile]:
-        """See :mod:`xframe.frameworks.jax_profile`. Raises Unsupported where that can't tell."""
-        if self._device.platform != "cpu":
-            raise Unsupported("profiling jax on a GPU: its traces are read for CPUs only; profile with --device cpu")
+        """See :mod:`xframe.frameworks.jax_profile`. Raises XframeError where a GPU leaves no trace."""
         from xframe.frameworks import jax_eager, jax_profile
 
         if self._profiler is None:
@@ -200,10 +200,10 @@ class _Network(common.Network):
 
             network = self._spec, self._shape[0]
             if self._jit:
-                kernels = jax_profile.of_program(*network, self._run.as_text())
+                kernels = jax_profile.of_program(*network, self._run.as_text(), jax_profile.on_gpu(self._device))
             else:
-                kernels = jax_eager.kernels(*network, self._layer_by_layer)
-            self._profiler = jax_profile.Profiler(step, kernels)
+                kernels = jax_eager.kernels(*network, self._layer_by_layer, self._device)
+            self._profiler = jax_profile.Profiler(step, kernels, self._device)
         return self._profiler.passes(passes)
 
     def _layer_by_layer(self, mark: Callable[[str], AbstractContextManager[Any]]) -> None:

@@ -1,10 +1,12 @@
 """Whose the kernels are where JAX runs without ``jit``: each operation is a program of its own, and none has a layer.
 
 Which programs a layer runs is learned in a step that waits for each layer. Any other step runs the same ones; of a
-program that several layers share, the executions are numbered in the order in which they were asked for.
+program that several layers share, the executions are numbered in the order in which they were asked for. On a GPU
+nothing tells executions apart, but its stream runs kernels in that order: there each kernel of a program has a number.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -12,7 +14,7 @@ from typing import Any
 import jax
 
 from xframe.errors import XframeError
-from xframe.frameworks import jax_profile, xla
+from xframe.frameworks import cupti, jax_profile, xla
 from xframe.frameworks.traces import Event
 from xframe.types import Kernel, ModelSpec
 
@@ -23,16 +25,21 @@ _LAYER = "xframe.layer "
 Slowly = Callable[[Callable[[str], AbstractContextManager[Any]]], None]
 
 
-def kernels(spec: ModelSpec, batch: int, slowly: Slowly) -> jax_profile.Kernels:
+def kernels(spec: ModelSpec, batch: int, slowly: Slowly, device: jax.Device) -> jax_profile.Kernels:
     """Tells kernels from the other events of a step. Whatever ``slowly`` runs must have been compiled before.
 
     Raises
     ------
     XframeError
-        What ran is not among the programs that JAX keeps.
+        What ran is not among the programs that JAX keeps; or a GPU leaves no trace.
     """
-    learned = _Programs(jax_profile.record(lambda: slowly(lambda name: jax.profiler.TraceAnnotation(_LAYER + name))))
-    texts = [m.to_string() for e in jax.devices("cpu")[0].client.live_executables() for m in e.hlo_modules()]
+    gpu = jax_profile.on_gpu(device)
+    events = jax_profile.record(lambda: slowly(lambda name: jax.profiler.TraceAnnotation(_LAYER + name)))
+    if gpu:
+        ran, others = cupti.split(events, "jax")
+        events = [*others, *_numbered(ran)]
+    learned = _Programs(events)
+    texts = [m.to_string() for e in device.client.live_executables() for m in e.hlo_modules()]
     works: dict[str, xla.Work] = {}
     for program, layers in learned.layers.items():
         text = _text(texts, *learned.seen[program])
@@ -40,10 +47,25 @@ def kernels(spec: ModelSpec, batch: int, slowly: Slowly) -> jax_profile.Kernels:
             found = xla.program(text, spec, batch, lambda _, layer=layer: layer)  # type: ignore[misc]
             works.update({_key(program, layer, op): work for op, work in found.items()})
 
-    def told(events: Iterable[Event]) -> tuple[list[Kernel], list[Event]]:
+    def on_cpu(events: Iterable[Event]) -> tuple[list[Kernel], list[Event]]:
         return xla.kernels(_placed(list(events), learned.layers), works)
 
-    return told
+    def on_device(events: Iterable[Event]) -> tuple[list[Kernel], list[Event]]:
+        ran, others = cupti.split(events, "jax")
+        return xla.on_device(_placed(_numbered(ran), learned.layers), works), others
+
+    return on_device if gpu else on_cpu
+
+
+def _numbered(ran: Iterable[Event]) -> list[Event]:
+    """What ran on a GPU, in order, as if each kernel of a program were an execution of it."""
+    before: Counter[Any] = Counter()
+    out = []
+    for event in ran:
+        program = event.stats.get("program_id")
+        out.append(event._replace(stats={**event.stats, "run_id": before[program]}))
+        before[program] += 1
+    return out
 
 
 class _Programs:

@@ -1,4 +1,8 @@
-"""What ran in a step of JAX, by layer: from its profiler's trace, joined to the HLO that XLA compiled."""
+"""What ran in a step of JAX, by layer: from its profiler's trace, joined to the HLO that XLA compiled.
+
+While it is traced, XLA launches one kernel after the other on a GPU, where it else runs a CUDA graph of them. That is
+left as it is: what the timed step saves by the graph is in the difference between profiled steps and others.
+"""
 
 import tempfile
 from collections.abc import Callable, Iterable
@@ -9,20 +13,20 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from xframe.frameworks import traces, xla
+from xframe.frameworks import cupti, traces, xla
 from xframe.frameworks.traces import Event
 from xframe.types import Kernel, ModelSpec, Profile, Span
 
 #: From the events of a step to its kernels and the other events.
 Kernels = Callable[[Iterable[Event]], tuple[list[Kernel], list[Event]]]
 
-_WAITING = ("Await", "BlockUntilReady", "block_until_ready", "Wait")
+_WAITING = ("Await", "BlockUntilReady", "block_until_ready", "Wait", *cupti.WAITING)
 
 
 def record(function: Callable[[], None]) -> list[Event]:
-    """The events of all host threads while ``function`` ran; Python's own calls are not traced."""
-    options = jax.profiler.ProfileOptions()
-    options.host_tracer_level, options.python_tracer_level, options.device_tracer_level = 3, 0, 0
+    """The events of all host threads while ``function`` ran, and what ran on GPUs; not Python's own calls."""
+    options = jax.profiler.ProfileOptions()  # there is none of devices: they always are
+    options.host_tracer_level, options.python_tracer_level = 3, 0
     with tempfile.TemporaryDirectory(prefix="xframe-trace-") as folder:
         jax.profiler.start_trace(folder, profiler_options=options)
         try:
@@ -30,30 +34,47 @@ def record(function: Callable[[], None]) -> list[Event]:
         finally:
             jax.profiler.stop_trace()
         data = [jax.profiler.ProfileData.from_file(str(p)) for p in Path(folder).rglob("*.xplane.pb")]
-    return [e for d in data for plane in d.planes if plane.name.startswith("/host:") for e in _events(plane)]
+    return [event for d in data for event in read(d)]
+
+
+def read(data: Any) -> list[Event]:
+    """The events of ``jax.profiler.ProfileData``: the host's, and what ran on GPUs."""
+    return [e for plane in data.planes if plane.name.startswith(("/host:", cupti.PLANES)) for e in _events(plane)]
 
 
 def _events(plane: Any) -> Iterable[Event]:
+    device = plane.name.startswith(cupti.PLANES)
     for number, line in enumerate(plane.lines):
+        thread = f"{plane.name if device else ''}{line.name}/{number}"
         for event in line.events:
-            start = event.start_ns * 1e-9
-            yield Event(event.name, start, start + event.duration_ns * 1e-9, f"{line.name}/{number}", dict(event.stats))
+            start, stats = event.start_ns * 1e-9, dict(event.stats)
+            if not device or cupti.ran(stats):
+                yield Event(event.name, start, start + event.duration_ns * 1e-9, thread, stats, device)
 
 
-def cost_of_an_event() -> float:
+def cost_of_an_event(device: jax.Device) -> float:
     """Seconds that the profiler adds for each event, from a program of many small kernels that do not fuse."""
-    m = jnp.eye(8)
+    m, gpu = jax.device_put(jnp.eye(8), device), on_gpu(device)
+
+    def kernel(x: Any) -> Any:
+        return lax.reduce_window(x, -jnp.inf, lax.max, (3, 3), (1, 1), "SAME")
 
     def chain(x: Any) -> Any:
         for _ in range(100):
-            x = lax.reduce_window(x, -jnp.inf, lax.max, (3, 3), (1, 1), "SAME")
+            x = step(x)
         return x
 
-    run = jax.jit(chain).lower(m).compile()
+    # Programs, on a GPU: kernels of one may be a CUDA graph, which tracing takes apart, and that is no event's cost.
+    step = jax.jit(kernel).lower(m).compile() if gpu else kernel
+    run = chain if gpu else jax.jit(chain).lower(m).compile()
     return traces.seconds_per_event(lambda: run(m).block_until_ready(), record)
 
 
-def of_program(spec: ModelSpec, batch: int, hlo: str) -> Kernels:
+def on_gpu(device: jax.Device) -> bool:
+    return bool(device.platform != "cpu")
+
+
+def of_program(spec: ModelSpec, batch: int, hlo: str, gpu: bool = False) -> Kernels:
     """Tells kernels from the other events of a step of one program. ``hlo``: the optimised module."""
     names = {x.name for x in spec.layers}
 
@@ -61,15 +82,20 @@ def of_program(spec: ModelSpec, batch: int, hlo: str) -> Kernels:
         return next((part for part in op_name.split("/")[:-1] if part in names), "")
 
     works = xla.program(hlo, spec, batch, layer_of)
-    return lambda events: xla.kernels(events, works)
+
+    def on_device(events: Iterable[Event]) -> tuple[list[Kernel], list[Event]]:
+        ran, others = cupti.split(events, "jax")
+        return xla.on_device(ran, works), others
+
+    return on_device if gpu else lambda events: xla.kernels(events, works)
 
 
 class Profiler:
     """Profiled passes of a network. ``step`` runs it once, to its end; ``kernels`` finds them among the events."""
 
-    def __init__(self, step: Callable[[], None], kernels: Kernels):
+    def __init__(self, step: Callable[[], None], kernels: Kernels, device: jax.Device):
         self._step, self._kernels = step, kernels
-        self._cost = cost_of_an_event()
+        self._cost = cost_of_an_event(device)
 
     def passes(self, count: int) -> list[Profile]:
         return [self._profile() for _ in range(count)]

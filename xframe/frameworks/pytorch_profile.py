@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from xframe import zoo
-from xframe.frameworks import onednn, pytorch_inductor, pytorch_layers, pytorch_trace
+from xframe.frameworks import cupti, onednn, pytorch_inductor, pytorch_layers, pytorch_trace
 from xframe.frameworks.pytorch_trace import Event, Node, Pass
 from xframe.types import ConvSite, Kernel, ModelSpec, Profile, Span
 
@@ -35,7 +35,6 @@ _WORDS = (
 )
 #: Operators that put values into another order; what they call does it.
 _RELAYOUT = ("aten::contiguous", "aten::clone", "aten::to", "aten::_to_copy", "aten::reshape")
-_RELAYOUT_ON_DEVICE = re.compile(r"nchwtonhwc|nhwctonchw|transpose", re.IGNORECASE)
 #: How the convolutions of torch itself work: the operator that does it -> words.
 _ALGORITHMS = {
     "aten::_slow_conv2d_forward": "im2col+gemm", "aten::slow_conv_dilated2d": "im2col+gemm",
@@ -175,13 +174,7 @@ def _on_device(network: _Network, nodes: Sequence[Node], devices: Sequence[Event
     callers = {node.event.id: node for node in nodes if node.event.id}
     for event in devices:
         node = callers.get(event.caller)
-        layer, kind = node.layer if node else "", ""
-        if _RELAYOUT_ON_DEVICE.search(event.name):
-            kind = "layout"
-        elif event.name.startswith(("Memcpy", "Memset")):
-            kind = "copy"
-        elif node is not None:
-            kind = _kind(network, node)
-        kind = kind or _by_name(event.name)
+        layer = node.layer if node else ""
+        kind = cupti.kind(event.name, _kind(network, node) if node else "") or _by_name(event.name)
         words = event.name if kind == "conv" else ""
         yield network.kernel(event.name, event.start, event.end, kind, layer, algorithm=words)

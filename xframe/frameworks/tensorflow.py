@@ -247,11 +247,7 @@ class _Network(common.Network):
         return [y if self._nchw else common.to_canonical(y)]
 
     def profile(self, passes: int) -> list[Profile]:
-        """See :mod:`xframe.frameworks.tensorflow_profile`. Raises Unsupported on a GPU."""
-        if "GPU" in self._device:
-            raise Unsupported(
-                "profiling tensorflow on a GPU: its traces are read for CPUs only; profile with --device cpu"
-            )
+        """See :mod:`xframe.frameworks.tensorflow_profile`. Raises XframeError where a GPU leaves no trace."""
         from xframe.frameworks.tensorflow_profile import Profiler, asked
 
         if self._profiler is None:
@@ -262,7 +258,8 @@ class _Network(common.Network):
 
             def hlo() -> str:
                 assert self._function is not None
-                return self._function.experimental_get_compiler_ir(self._x)(stage="optimized_hlo")
+                with tf.device(self._device):  # that of the module, which is else that of any other operation
+                    return self._function.experimental_get_compiler_ir(self._x)(stage="optimized_hlo")
 
             def ask() -> Any:
                 return asked(self._spec, self._shape[0], self._threads, self._options)
@@ -273,7 +270,8 @@ class _Network(common.Network):
                 step,
                 self._layers,
                 hlo if self._xla else None,
-                ask if _onednn() and not self._xla else None,
+                ask if _onednn() and not self._xla and "GPU" not in self._device else None,
+                self._device,
             )
         return self._profiler.passes(passes)
 

@@ -8,6 +8,8 @@ nodes that TensorFlow has found cheap are missing.
 oneDNN reads whether it should tell its algorithms from the environment when it is first used, and TensorFlow exports no
 function to change that. So a process of its own runs a few steps with that variable set. It takes seconds, and what it
 says depends on versions, processor and network alone: it is kept. Of its times, only proportions are used.
+
+On a GPU the kernels are the device's. CUPTI's record of one names the node that launched it; all nodes are the host's.
 """
 
 import contextlib
@@ -25,7 +27,7 @@ import numpy as np
 
 from xframe import environment, files, zoo
 from xframe.errors import XframeError
-from xframe.frameworks import onednn, traces, xla
+from xframe.frameworks import cupti, onednn, traces, xla
 from xframe.frameworks.tensorflow import tf
 from xframe.frameworks.traces import Event
 from xframe.types import Kernel, ModelSpec, Profile
@@ -64,38 +66,61 @@ _OF_LAYER = {
     "batchnorm": "norm", "lrn": "norm", "maxpool": "pool", "avgpool": "pool", "softmax": "softmax",
     "relu": "activation", "relu6": "activation",
 }  # fmt: skip
-_WAITING = ("WaitFor", "Notification", "Block")
+_WAITING = ("WaitFor", "Notification", "Block", *cupti.WAITING)
 
 
 def kernels(
     events: Iterable[Event], layers: Mapping[str, str], spec: ModelSpec, batch: int
 ) -> tuple[list[Kernel], list[Event]]:
-    """The kernels among the events of a step, and the other events. ``layers``: scope in the graph -> layer.
+    """The kernels of a CPU among the events of a step, and the others. ``layers``: scope in the graph -> layer."""
+    events = list(events)
+    nodes, sites = _nodes((e.name for e in events), layers, spec), zoo.sites(spec, batch)
+    out = []
+    for event in (e for e in events if e.name in nodes):
+        kind, layer = nodes[event.name]
+        site = sites.get(layer) if kind == "conv" else None
+        algorithm = "eigen spatial convolution" if kind == "conv" and "Mkl" not in event.name else ""
+        out.append(Kernel(event.name, event.start, event.end, site, "", kind, layer, algorithm))
+    return out, [e for e in events if e.name not in nodes]
+
+
+def on_device(events: Sequence[Event], layers: Mapping[str, str], spec: ModelSpec, batch: int) -> list[Kernel]:
+    """The kernels that a GPU ran, from what ran there; of a copy for a node that computes nothing, too."""
+    names = [str(e.stats.get("tf_op", "")) for e in events]
+    nodes, sites = _nodes(names, layers, spec), zoo.sites(spec, batch)
+    out = []
+    for event, name in zip(events, names, strict=True):
+        known, layer = nodes.get(name, ("", layers.get(_scope(name), "")))
+        kind = cupti.kind(event.name, known)
+        site, words = (sites.get(layer), event.name) if kind == "conv" else (None, "")
+        out.append(Kernel(event.name, event.start, event.end, site, "", kind, layer, words))
+    return out
+
+
+def _nodes(names: Iterable[str], layers: Mapping[str, str], spec: ModelSpec) -> dict[str, tuple[str, str]]:
+    """Kind and layer of each of the names that is a node which computes.
 
     A node that Grappler fused has the name of the last of what it holds: its layer is the nearest before that one which
     has the operator, and which is not computed elsewhere.
     """
     ops = {x.name: x.op for x in spec.layers}
-    found: list[tuple[Event, str, str]] = []
-    others: list[Event] = []
-    for event in events:
-        node = _NODE.match(event.name)
-        if node is None or _PASSIVE.match(node.group(2)):
-            others.append(event)
-        else:
-            layer = layers.get(node.group(1).partition("/")[0], "")
-            found.append((event, _kind(node.group(2), ops.get(layer, "")), layer))
-    taken = {layer for _, kind, layer in found if ops.get(layer) == kind}
-    sites = zoo.sites(spec, batch)
-    out = []
-    for event, kind, layer in found:
+    found: dict[str, tuple[str, str]] = {}
+    for name in names:
+        node = _NODE.match(name)
+        if node and not _PASSIVE.match(node.group(2)):
+            layer = layers.get(_scope(name), "")
+            found[name] = _kind(node.group(2), ops.get(layer, "")), layer
+    taken = {layer for kind, layer in found.values() if ops.get(layer) == kind}
+    for name, (kind, layer) in found.items():
         if kind in ("conv", "fc") and ops.get(layer) not in (kind, None):
             layer = _before(spec, ops, layer, kind, taken) or layer
             taken.add(layer)
-        site = sites.get(layer) if kind == "conv" else None
-        algorithm = "eigen spatial convolution" if kind == "conv" and "Mkl" not in event.name else ""
-        out.append(Kernel(event.name, event.start, event.end, site, "", kind, layer, algorithm))
-    return out, others
+            found[name] = kind, layer
+    return found
+
+
+def _scope(node: str) -> str:
+    return node.partition(":")[0].partition("/")[0]
 
 
 def _kind(op: str, layer_op: str) -> str:
@@ -207,12 +232,13 @@ def main() -> None:
 
 
 def record(function: Callable[[], None]) -> list[Event]:
-    """The events of all host threads while ``function`` ran."""
+    """The events of all host threads while ``function`` ran, and what ran on GPUs."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     profiler = tf.profiler.experimental
+    options = profiler.ProfilerOptions(host_tracer_level=3, python_tracer_level=0, device_tracer_level=1)
     with tempfile.TemporaryDirectory(prefix="xframe-trace-") as folder:
-        profiler.start(folder, profiler.ProfilerOptions(host_tracer_level=3, python_tracer_level=0))
+        profiler.start(folder, options)
         try:
             function()
         finally:
@@ -220,12 +246,18 @@ def record(function: Callable[[], None]) -> list[Event]:
         space = xplane_pb2.XSpace()
         for path in Path(folder).rglob("*.xplane.pb"):
             space.MergeFromString(path.read_bytes())
-    planes = [plane for plane in space.planes if plane.name.startswith("/host:")]
+    return read(space)
+
+
+def read(space: Any) -> list[Event]:
+    """The events of an XSpace: the host's, and what ran on GPUs; seconds from its first line on."""
+    planes = [plane for plane in space.planes if plane.name.startswith(("/host:", cupti.PLANES))]
     first = min((line.timestamp_ns for plane in planes for line in plane.lines), default=0)
     return [event for plane in planes for event in _events(plane, first)]
 
 
 def _events(plane: Any, first: int) -> Iterable[Event]:
+    device = plane.name.startswith(cupti.PLANES)
     names = {key: value.name for key, value in plane.event_metadata.items()}
     keys = {key: value.name for key, value in plane.stat_metadata.items()}
 
@@ -234,25 +266,33 @@ def _events(plane: Any, first: int) -> Iterable[Event]:
         return keys.get(stat.ref_value) if which == "ref_value" else getattr(stat, which)
 
     for line in plane.lines:
-        thread = f"{line.name or line.display_name}/{line.id}"
+        thread = f"{plane.name if device else ''}{line.name or line.display_name}/{line.id}"
         for event in line.events:
             start = (line.timestamp_ns - first) * 1e-9 + event.offset_ps * 1e-12
             stats = {keys[s.metadata_id]: value(s) for s in event.stats}
-            yield Event(names[event.metadata_id], start, start + event.duration_ps * 1e-12, thread, stats)
+            if not device or cupti.ran(stats):
+                yield Event(names[event.metadata_id], start, start + event.duration_ps * 1e-12, thread, stats, device)
 
 
-def cost_of_an_event() -> float:
-    """Seconds that the profiler adds for each event, from a graph of small nodes that do not fuse."""
+def cost_of_an_event(device: str) -> float:
+    """Seconds that the profiler adds for each event, from a graph of small nodes that do not fuse, on that device."""
 
     def chain(x: Any) -> Any:
         for _ in range(100):
-            x = tf.cos(tf.sin(x))
+            x = tf.nn.softmax(x)  # Grappler makes one node of element-wise ones
         return x
 
-    signature = [tf.TensorSpec([8], tf.float32)]
-    function = tf.function(chain, input_signature=signature, autograph=False).get_concrete_function()
-    x = tf.zeros([8])
-    return traces.seconds_per_event(lambda: function(x), record)
+    with tf.device(device):
+        signature = [tf.TensorSpec([1, 8], tf.float32)]
+        function = tf.function(chain, input_signature=signature, autograph=False).get_concrete_function()
+        x = tf.zeros([1, 8])
+
+    def run() -> None:
+        function(x)
+        if "GPU" in device:
+            tf.test.experimental.sync_devices()
+
+    return traces.seconds_per_event(run, record)
 
 
 class Profiler:
@@ -268,6 +308,8 @@ class Profiler:
         The optimised HLO module, where XLA compiled it; else None.
     ask
         Gives what oneDNN says it runs; called once, by the first profile. None where oneDNN does not run.
+    device
+        TensorFlow's name of the device that it runs on.
     """
 
     def __init__(
@@ -278,9 +320,11 @@ class Profiler:
         layers: Mapping[str, str],
         hlo: Callable[[], str] | None,
         ask: Callable[[], list[onednn.Primitive]] | None,
+        device: str,
     ):
         self._spec, self._batch, self._step, self._layers = spec, batch, step, layers
-        self._cost = cost_of_an_event()
+        self._gpu = "GPU" in device
+        self._cost = cost_of_an_event(device)
         self._said = ask() if ask else []
         self._works = xla.program(hlo(), spec, batch, lambda op: layers.get(op.partition("/")[0], "")) if hlo else {}
 
@@ -289,11 +333,25 @@ class Profiler:
 
     def _profile(self) -> Profile:
         wall, thread, events = traces.step(traces.marked(self._step, record, tf.profiler.experimental.Trace))
+        found, others = self._on_gpu(events) if self._gpu else self._on_cpu(events)
+        host = traces.spans(others, wall, thread, _WAITING)
+        ordered = sorted(found, key=lambda k: k.start)
+        return Profile(wall, tuple(ordered), tuple(host), self._cost * len(events))
+
+    def _on_cpu(self, events: Sequence[Event]) -> tuple[list[Kernel], list[Event]]:
         found, others = xla.kernels(events, self._works)
         nodes, others = kernels(others, self._layers, self._spec, self._batch)
-        found = sorted([*found, *told(nodes, self._said)], key=lambda k: k.start)
-        host = traces.spans(others, wall, thread, _WAITING)
-        return Profile(wall, tuple(found), tuple(host), self._cost * len(events))
+        return [*found, *told(nodes, self._said)], others
+
+    def _on_gpu(self, events: Sequence[Event]) -> tuple[list[Kernel], list[Event]]:
+        ran, others = cupti.split(events, "tensorflow")
+        compiled: list[Event] = []
+        nodes: list[Event] = []
+        for event in ran:  # what XLA launched says so, or, in a CUDA graph, may say nothing
+            ours = self._works and ("hlo_module" in event.stats or "tf_op" not in event.stats)
+            (compiled if ours else nodes).append(event)
+        found = on_device(nodes, self._layers, self._spec, self._batch)
+        return [*xla.on_device(compiled, self._works), *found], others
 
 
 if __name__ == "__main__":

@@ -21,13 +21,15 @@ ROUNDS = 12
 
 
 class Event(NamedTuple):
-    """Something with a name that took from ``start`` to ``end``, in seconds, on one thread."""
+    """Something with a name that took from ``start`` to ``end``, in seconds, on one thread; on a GPU's stream instead,
+    if it is of a ``device``."""
 
     name: str
     start: float
     end: float
     thread: str
     stats: Mapping[str, Any] = MappingProxyType({})
+    device: bool = False
 
 
 #: Runs a function with the profiler on; its events.

@@ -1,14 +1,17 @@
 """What XLA compiled, from its HLO text, and what of it ran, from a trace: for JAX, and TensorFlow with ``jit_compile``.
 
-XLA's CPU runtime runs "thunks", each named after an instruction of the optimised module. The metadata of instructions
-hold the scopes they are from, and with them the layer; a fusion is what it holds.
+XLA's runtimes run "thunks", each named after an instruction of the optimised module: on a CPU a thunk is a kernel, on a
+GPU it launches some, whose records in the trace have its name. The metadata of instructions hold the scopes they are
+from, and with them the layer; a fusion is what it holds.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from xframe import zoo
+from xframe.frameworks import cupti
 from xframe.frameworks.traces import Event
 from xframe.types import ConvSite, Kernel, ModelSpec
 
@@ -19,6 +22,8 @@ _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 _LIBRARY = re.compile(r'"kind":"__(\w+?)_fusion"')
 _LAYOUT = re.compile(r"\{([\d,]*)")
+#: What the name of an instruction may have and that of its kernel has not.
+_NO_SYMBOL = re.compile(r"[^A-Za-z0-9_$]")
 
 #: Of an event: what tells its work, where several programs have instructions of its name.
 WORK = "xframe.work"
@@ -94,6 +99,14 @@ def program(text: str, spec: ModelSpec, batch: int, layer_of: Callable[[str], st
     sites = zoo.sites(spec, batch)
     shapes = {i.name: i.shape for body in computations.values() for i in body}
 
+    def users(read: _Instruction) -> Iterable[_Instruction]:
+        """What reads an instruction, be it through parts of tuples and views: libraries give tuples."""
+        name = re.compile(rf"[(, %]{re.escape(read.name)}[,)]")
+        for user in (i for body in computations.values() if read in body for i in body if name.search("(" + i.rest)):
+            yield user
+            if _is_free(user.opcode):
+                yield from users(user)
+
     def held(instruction: _Instruction) -> Iterable[_Instruction]:
         if instruction.opcode != "fusion":
             yield instruction
@@ -104,11 +117,9 @@ def program(text: str, spec: ModelSpec, batch: int, layer_of: Callable[[str], st
     def of_user(product: _Instruction, kind: str) -> str:
         """The layer of what reads an instruction without metadata, as XLA's rewriting leaves some. Of a product, it is
         the one in which it gets its bias."""
-        if product.opcode in _FREE:
+        if _is_free(product.opcode):
             return ""
-        read = re.compile(rf"[(, %]{re.escape(product.name)}[,)]")
-        users = [i for body in computations.values() if product in body for i in body if read.search("(" + i.rest)]
-        found = [layer_of(inner.find(_OP_NAME)) for user in users for inner in held(user)]
+        found = [layer_of(inner.find(_OP_NAME)) for user in users(product) for inner in held(user)]
         return next((x for x in found if x and (kind not in ("conv", "fc") or layers.get(x) == kind)), "")
 
     def work(instruction: _Instruction) -> Work:
@@ -134,6 +145,10 @@ def program(text: str, spec: ModelSpec, batch: int, layer_of: Callable[[str], st
     return {i.name: work(i) for body in computations.values() for i in body}
 
 
+def _is_free(opcode: str) -> bool:
+    return opcode in _FREE or opcode.endswith("-done")
+
+
 def _kind(instruction: _Instruction, op: str, shapes: Mapping[str, str]) -> str:
     opcode = instruction.opcode
     target = instruction.find(_TARGET).lower()
@@ -141,11 +156,11 @@ def _kind(instruction: _Instruction, op: str, shapes: Mapping[str, str]) -> str:
         return "conv"
     if opcode == "dot" or "matmul" in target or "dot" in target or "gemm" in target:
         return "conv" if op == "conv" else "fc"
-    if opcode in _FREE:
+    if _is_free(opcode):
         return ""
     if opcode == "transpose":
         return "layout"
-    if opcode in _MOVES:
+    if opcode.removesuffix("-start") in _MOVES:
         source = re.match(r"(?:\S+ )?%?([\w.\-]+)", instruction.rest)
         before = _LAYOUT.search(shapes.get(source.group(1), "")) if source else None
         after = _LAYOUT.search(instruction.shape)
@@ -194,3 +209,30 @@ def kernels(events: Iterable[Event], works: Mapping[str, Work]) -> tuple[list[Ke
         end = done.start if done else event.end
         found.append(Kernel(title, event.start, end, work.site, "", work.kind, work.layer, work.algorithm))
     return found, others
+
+
+def on_device(events: Iterable[Event], works: Mapping[str, Work]) -> list[Kernel]:
+    """The kernels that a GPU ran, each with its own name, from what ran there. ``works``: as of :func:`kernels`.
+
+    What ran in a CUDA graph may have no instruction in the trace, or that of the whole graph. XLA calls the kernels
+    that it writes after their instructions, but uses one for all that are alike: a name that was seen once is that of
+    one instruction. Of any other, nobody knows the layer or the kind.
+    """
+    events = list(events)
+    named: dict[str, list[Work]] = {}
+    for key, work in works.items():
+        named.setdefault(_NO_SYMBOL.sub("_", key.rpartition("/")[2]), []).append(work)
+    seen = Counter(event.name for event in events)
+    found = []
+    for event in events:
+        written = named.get(event.name, [])
+        work = works.get(_work(event), Work(calls=True))
+        if work.calls:
+            work = written[0] if len(written) == 1 == seen[event.name] else Work()
+        # Its own kernels compute what the module says; a library's name may tell more.
+        kind = work.kind if written else cupti.kind(event.name, work.kind)
+        title = f"{event.name} ({', '.join(work.several)})" if work.several else event.name
+        conv = kind == "conv"
+        site, words = (work.site, event.name) if conv else (None, "")
+        found.append(Kernel(title, event.start, event.end, site, "", kind, work.layer, words))
+    return found
