@@ -8,12 +8,13 @@ from tests import fake_nvidia
 from tests.test_comparison import TINY
 from tests.test_nvml import driver, library  # noqa: F401  # fixtures
 from xframe import ablation, environment, explain, planning, registry, store
+from xframe.analysis.labels import algorithms
 from xframe.comparison import Request, compare, devices
 from xframe.errors import UsageError
 from xframe.report import page_rows
 from xframe.worker.host import worker_environment
 
-OWN = registry.BACKENDS["cudnn"].algorithms
+OWN = algorithms("cudnn", by_default=True)
 
 
 @pytest.fixture
@@ -49,14 +50,14 @@ def test_rows_tell_how_the_gpu_was(cudnn, driver):  # noqa: F811
     driver.fake_reasons(0x4)
     asked = replace(TINY, runners=("native",), device="cuda:1")
     (row,) = compare(asked).measurements
-    assert [s["sm_clock_mhz"] for s in row.environment["gpu"]] == [1980] * len(row.rounds)
+    assert [s["sm_clock_mhz"] for s in row.environment["gpu_states"]] == [1980] * len(row.rounds)
     assert any("held its clocks down (software power cap) after 2 of 2 visits" in n for n in row.notes)
     driver.fake_reasons(1)
     (row,) = compare(replace(asked, device="cuda:2")).measurements
-    assert row.environment["gpu"] == [None, None]
+    assert row.environment["gpu_states"] == [None, None]
     assert not any("clocks" in n for n in row.notes)
     (row,) = compare(replace(asked, device="cpu")).measurements
-    assert "gpu" not in row.environment
+    assert not {"gpu", "gpu_states"} & set(row.environment)
     assert environment.throttled({"reasons": ["idle"]}) == set()
 
 

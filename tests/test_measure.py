@@ -11,11 +11,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from xframe import environment, launch, measure
+from xframe import environment, launch, measure, store
 from xframe.errors import UsageError
 from xframe.measure import Budget, Job
 from xframe.registry import FRAMEWORKS, Row, Switch
 from xframe.types import Case, ModelSpec, Outcome, Plan, layer
+from xframe.worker import device_clock
 
 FAKES = Path(__file__).parent / "worker"
 SPEC = ModelSpec("tiny", (3, 4, 4), (layer("relu1", "relu"),))
@@ -62,6 +63,29 @@ def workers(monkeypatch):
 
 def by_name(measurements):
     return {m.case.framework: m for m in measurements}
+
+
+def test_a_row_on_a_gpu_has_the_times_of_its_clock_beside_those_of_the_host(job):
+    cases = [replace((one := job("OnGpu")), case=replace(one.case, device=f"cuda:{i}")) for i in (0, 9)]
+    timed, refused = sorted(measure.measure(cases, QUICK), key=lambda m: m.case.device)
+    assert (timed.outcome, refused.outcome) == (Outcome.OK, Outcome.OK), (timed.reason, refused.reason)
+    assert [len(r) for r in timed.device_rounds] == [len(r) for r in timed.rounds]
+    assert set(timed.device_samples) == {2e-3}
+    assert timed.environment["device_clock"] == {"how": device_clock.GATED, "empty_s": 3e-6}
+    assert timed.environment["gpu"] == "CUDA GPU", "as the driver calls it, and here there is none"
+    assert len(timed.environment["gpu_states"]) == len(timed.rounds)
+    assert not any("clock" in note for note in timed.notes)
+    assert refused.device_rounds == ()
+    assert refused.notes.count("no times by the device's own clock: there is no clock on this device") == 1
+    assert store.row(timed)["device_median_s"] == 2e-3
+    assert store.row(timed)["device_clock"] == f"{device_clock.GATED}; with nothing between them 3.0 us"
+    assert (store.row(refused)["device_median_s"], store.row(refused)["device_clock"]) == (None, None)
+
+
+def test_a_row_on_a_cpu_has_no_device_times(job):
+    (m,) = measure.measure([job("Fine")], QUICK)
+    assert m.device_rounds == ()
+    assert not {"device_clock", "gpu", "gpu_states"} & set(m.environment)
 
 
 def test_a_good_row_has_everything(job):
@@ -220,6 +244,18 @@ def test_what_does_not_fit_goes_in_groups(job, workers):
     assert [g.partition(":")[0] for g in groups] == ["group 1", "group 1", "group 2"]
 
 
+def test_what_is_not_open_when_time_is_up_costs_itself_alone(job, monkeypatch):
+    """Time is up when the first is open: one is stuck then, and one has not begun, which goes into another group."""
+    opened, real = [], measure.Row.open
+    monkeypatch.setattr(measure.Row, "open", lambda row: opened.append(real(row)))
+    monkeypatch.setattr(measure, "time", SimpleNamespace(monotonic=lambda: 1e9 * bool(opened)))
+    jobs = [job("HangInBuild"), job("Fine"), job("Noisy")]
+    stuck, *others = measure.measure(jobs, replace(QUICK, rounds=1, opening=1000.0, starts=2))
+    assert (stuck.outcome, stuck.reason.partition(",")[0]) == (Outcome.TIMEOUT, "it was not open after 1000 s")
+    assert [(m.case.framework, m.outcome) for m in others] == [("Fine", Outcome.OK), ("Noisy", Outcome.OK)]
+    assert [n.partition(":")[0] for m in others for n in m.notes if n.startswith("group")] == ["group 1", "group 2"]
+
+
 def test_little_memory_means_one_at_a_time(job, monkeypatch):
     monkeypatch.setattr(environment, "available_bytes", lambda: 100 << 20)
     done = list(measure.measure([job("Fine"), job("Noisy")], replace(QUICK, rounds=1)))
@@ -358,7 +394,7 @@ def test_a_signal_in_the_middle_of_a_step_costs_no_row_whose_visit_ends_in_time(
 
 
 def test_an_interrupt_in_a_visit_that_does_not_end_keeps_the_rounds_that_were_verified(job, monkeypatch):
-    visit = measure._Row.visit
+    visit = measure.Row.visit
 
     def stopped(row, number):
         if number == 3:
@@ -366,7 +402,7 @@ def test_an_interrupt_in_a_visit_that_does_not_end_keeps_the_rounds_that_were_ve
             raise KeyboardInterrupt
         visit(row, number)
 
-    monkeypatch.setattr(measure._Row, "visit", stopped)
+    monkeypatch.setattr(measure.Row, "visit", stopped)
     m = collect([job("Fine")], replace(QUICK, rounds=4, profile=2), lambda case, stage: None)["Fine"]
     assert (m.outcome, len(m.rounds), m.environment["visits"]) == (Outcome.OK, 2, [0, 1])
     assert "interrupted after 2 of 4 rounds" in m.notes

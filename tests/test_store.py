@@ -118,6 +118,25 @@ def test_what_is_loaded_is_the_run_that_was_written(tmp_path):
     assert loaded.measurements == written.measurements
 
 
+CLOCK = {"device_clock": {"how": "CUDA events behind a gate", "empty_s": 2e-6}}
+
+
+def test_times_by_the_clock_of_a_gpu_are_kept_and_files_without_them_still_read(tmp_path):
+    timed = replace(GOOD, device_rounds=((0.002, 0.001), (0.003,)), environment={**GOOD.environment, **CLOCK})
+    path = store.write(run(timed), tmp_path)
+    (read,) = store.read(path)["rows"]
+    assert (read["device_median_s"], read["device_iqr_s"]) == (0.002, 0.001)
+    assert read["device_clock"] == "CUDA events behind a gate; with nothing between them 2.0 us"
+    assert store.load(path).measurements == (timed,)
+    assert store.row(replace(timed, environment={}))["device_median_s"] is None, "nobody says how they were taken"
+
+    data = json.loads(path.read_text())
+    for name in ("device_median_s", "device_iqr_s", "device_clock", "device_rounds_s"):
+        del data["rows"][0][name]
+    path.write_text(json.dumps(data))
+    assert store.load(path).measurements == (replace(timed, device_rounds=()),)
+
+
 @pytest.mark.parametrize(
     "change",
     [

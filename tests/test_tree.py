@@ -41,6 +41,7 @@ LAYERS = [
     ["xframe.schedules"],
     ["xframe.planning", "xframe.backends", "xframe.exports", "xframe.subject", "xframe.available"],
     ["xframe.jobs"],
+    ["xframe.measured"],
     ["xframe.measure"],
     ["xframe.analysis"],
     ["xframe.store"],

@@ -17,7 +17,8 @@ from xframe import artifact, files, planning
 from xframe.analysis.costs import Costs, Prediction
 from xframe.errors import Unsupported, by_outcome
 from xframe.lowering.identity import identity
-from xframe.measure import FOREIGN, Budget, Job, Progress, measure
+from xframe.measure import Budget, Job, Progress, measure
+from xframe.measured import FOREIGN
 from xframe.planning import Schedules
 from xframe.registry import LOWERINGS
 from xframe.results import Measurement

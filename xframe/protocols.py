@@ -1,4 +1,4 @@
-"""The five contracts that plugins fulfil. They never time themselves, never print, and never import each other.
+"""The contracts that plugins fulfil. They never time themselves, never print, and never import each other.
 
 Arrays cross these contracts as float32 numpy arrays; images are NCHW on the framework side ("canonical") and in the
 artifact's own declared layout on the backend side (the worker converts, outside any timed region).
@@ -45,6 +45,13 @@ class Executable(Protocol):
 
     def close(self) -> None:
         """Free what it holds."""
+
+
+class Asks(Protocol):
+    """An executable on a GPU whose ``step`` waits for the device."""
+
+    def ask(self) -> None:
+        """As ``step``, without waiting: for a clock that is the device's own."""
 
 
 class Framework(Protocol):

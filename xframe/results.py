@@ -67,6 +67,8 @@ class LayerWork:
 class Measurement:
     """The result of a case. ``rounds`` are raw seconds, one tuple per visit; statistics are derived, never stored.
     ``plain``: seconds of unprofiled steps right before and after the profiled passes, which are ``profiles``.
+    ``device_rounds``: of a row on a GPU, seconds of more steps right after those of each round, by the device's own
+    clock (how: ``environment["device_clock"]``); empty where it can't be read.
 
     ``seconds``: one-off times by name (``import``, ``compile``, ``first``). ``error`` is the largest absolute deviation
     from the float64 reference over all checked inputs; ``error_ratio`` the largest of deviation over its own element's
@@ -89,6 +91,7 @@ class Measurement:
     environment: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     prediction: Mapping[str, Any] = field(default_factory=dict)
+    device_rounds: tuple[tuple[float, ...], ...] = ()
 
     def __post_init__(self):
         if self.outcome == Outcome.OK and not self.samples:
@@ -100,6 +103,11 @@ class Measurement:
     def samples(self) -> tuple[float, ...]:
         """All raw seconds, rounds joined."""
         return tuple(s for r in self.rounds for s in r)
+
+    @property
+    def device_samples(self) -> tuple[float, ...]:
+        """All raw seconds by the device's own clock, rounds joined."""
+        return tuple(s for r in self.device_rounds for s in r)
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:

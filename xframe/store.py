@@ -23,8 +23,10 @@ SCHEMA = 2
 ROW_KEYS = (
     "model", "framework", "backend", "lowering", "device", "batch", "threads", "direction", "outcome", "reason",
     "median_s", "iqr_s", "samples", "max_abs_error", "error_bound", "error_ratio", "peak_bytes", "compile_s", "notes",
-    "fallback", "schedules", "options",
+    "fallback", "schedules", "options", "device_median_s", "device_iqr_s", "device_clock",
 )  # fmt: skip
+#: Those that came later: files of before do not have them.
+_LATER = ("device_median_s", "device_iqr_s", "device_clock")
 
 
 def row(measurement: Measurement) -> dict[str, Any]:
@@ -33,11 +35,13 @@ def row(measurement: Measurement) -> dict[str, Any]:
     ``backend`` is ``native`` or a backend's name; ``lowering`` is the plan's label, ``auto`` for a runner that picks
     by itself; ``samples`` is a count; ``fallback`` maps site keys to the reason of the refusal;
     ``schedules`` says of each convolution of a forced plan, once it was compiled, where its schedule is from;
-    ``options`` are the switches of the runner that are not at their default.
+    ``options`` are the switches of the runner that are not at their default; ``device_median_s`` is of steps by the
+    clock of a GPU itself, and ``device_clock`` says how they were taken.
     """
     case, samples = measurement.case, measurement.samples
     timed = measurement.outcome == Outcome.OK  # the time of a wrong result is none: its raw samples alone are kept
     q1, median, q3 = quartiles(samples) if timed else (None, None, None)
+    d1, by_device, d3 = quartiles(measurement.device_samples) if timed and device_clock(measurement) else (None,) * 3
     return finite(
         {
             "model": case.model,
@@ -64,8 +68,19 @@ def row(measurement: Measurement) -> dict[str, Any]:
                 {"site": s.site.key, "name": s.name, "schedule": s.schedule} for s in measurement.sites if s.schedule
             ],
             "options": dict(case.options),
+            "device_median_s": by_device,
+            "device_iqr_s": None if d1 is None or d3 is None else d3 - d1,
+            "device_clock": device_clock(measurement) or None,
         }
     )
+
+
+def device_clock(measurement: Measurement) -> str:
+    """How the times by the device's own clock were taken; empty where there are none."""
+    clock = measurement.environment.get("device_clock")
+    if not measurement.device_samples or not clock:
+        return ""
+    return f"{clock['how']}; with nothing between them {clock['empty_s'] * 1e6:.1f} us"
 
 
 def _detailed(measurement: Measurement) -> dict[str, Any]:
@@ -76,6 +91,7 @@ def _detailed(measurement: Measurement) -> dict[str, Any]:
         "artifact": case.artifact,
         "plan": case.plan.to_json(),
         "rounds_s": measurement.rounds,
+        "device_rounds_s": measurement.device_rounds,
         "seconds": measurement.seconds,
         "sites": measurement.sites,
         "profiles": measurement.profiles,
@@ -167,7 +183,8 @@ def read(path: Path) -> dict[str, Any]:
     if not isinstance(data["rows"], list):
         raise XframeError(f"{path}: 'rows' is not a list; run it again")
     for number, one in enumerate(data["rows"]):
-        missing = [k for k in (*ROW_KEYS, "rounds_s") if not isinstance(one, dict) or k not in one]
+        needed = (*(k for k in ROW_KEYS if k not in _LATER), "rounds_s")
+        missing = [k for k in needed if not isinstance(one, dict) or k not in one]
         if missing:
             raise XframeError(f"{path}: row {number} lacks {', '.join(missing)}; run it again")
     return data
@@ -226,6 +243,7 @@ def _measurement(row: Mapping[str, Any]) -> Measurement:
         row["environment"],
         tuple(row["notes"]),
         row["prediction"],
+        tuple(map(tuple, row.get("device_rounds_s", ()))),
     )
 
 

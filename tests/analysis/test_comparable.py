@@ -66,6 +66,13 @@ RUNS = {
         name: tuple(replace(RUN, environment={**RUN.environment, name: value}) for value in ("this", "that"))
         for name in ("cpu", "governor", "turbo_off", "cores", "caches", "hypervisor", "system", "python", "git")
     },
+    "gpu_limits": tuple(
+        replace(RUN, environment={**RUN.environment, "gpus": [{"name": "H200", "power_limit_w": watts}]})
+        for watts in (700.0, 500.0)
+    ),
+    "gpu_driver": tuple(
+        replace(RUN, environment={**RUN.environment, "gpus": [{"name": "H200", "driver": d}]}) for d in ("580", "590")
+    ),
     "versions": tuple(
         replace(RUN, environment={**RUN.environment, "versions": {"torch": v, "jax": "0.10"}}) for v in ("2.12", "2.13")
     ),
@@ -129,6 +136,8 @@ def test_tf32_has_several_spellings():
     same = recorded(provider_options={"use_tf32": "0"})
     assert [d.name for d in of_rows(recorded(tf32=False), same)] == []
     assert "tf32" in [d.name for d in of_rows(recorded(tf32=True), same)]
+    assert [d.name for d in of_rows(recorded(use_tf32="off"), recorded(use_tf32="on"))] == ["tf32"]
+    assert [d.name for d in of_rows(recorded(tf32=True), recorded(use_tf32="on"))] == []
 
 
 def test_layers_are_the_same_at_any_batch():

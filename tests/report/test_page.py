@@ -124,6 +124,18 @@ def test_rows_without_a_time_have_their_reason_in_full_and_no_time(shown):
     assert any(c.startswith("7pytorchtvmfft-UNSUPPORTED------") for c in cells)
 
 
+def test_what_the_clock_of_a_gpu_says_stands_beside_with_how_it_was_read():
+    first, *others = samples.run().measurements
+    clock = {"device_clock": {"how": "CUDA events behind a gate", "empty_s": 2e-6}}
+    timed = replace(first, device_rounds=((0.0123,),), environment={**first.environment, **clock})
+    shown = Page(page(Run(2, "2026", (), {}, (timed, *others)), (), SOURCE))
+    assert sum(text == "device ms" for _, text in shown.all("th")) == 1
+    assert sum(text == "12.30" for _, text in shown.all("td")) == 1
+    told = [text for _, text in shown.all("li")]
+    assert "row 1: device ms: CUDA events behind a gate; with nothing between them 2.0 us" in told
+    assert any("12.300000" in text for _, text in shown.all("details", id="row-1"))
+
+
 def test_many_samples_are_cut_in_words_and_all_counted():
     rows = [replace(m, rounds=((0.02,) * LISTED, (0.03,) * 10)) for m in samples.run().measurements[:2]]
     text = page(Run(2, "2026", (), {}, tuple(rows)), (), SOURCE)

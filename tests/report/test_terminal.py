@@ -47,6 +47,21 @@ def test_a_row_has_its_statistics_and_its_ratio_to_the_best():
     assert cells(report, "pytorch", "ort", "auto") == ["OK", "10.00", "2.50", "3", "1.00", "2.0e-06", "0.25"]
 
 
+CLOCK = {"device_clock": {"how": "CUDA events behind a gate", "empty_s": 2e-6}}
+
+
+def test_what_the_clock_of_a_gpu_says_has_a_column_where_a_row_has_it():
+    report = text(
+        measurement("pytorch", "native", 0.020, device_rounds=((0.018, 0.016), (0.017,)), environment=CLOCK),
+        measurement("jax", "native", 0.010),
+    )
+    assert " ".join(cells(report, "framework")).endswith("n x best device ms error of bound notes")
+    assert cells(report, "pytorch", "native", "auto") == ["OK", "20.00", "5.00", "3", "2.00", "17.000", "-", "-", "1"]
+    assert cells(report, "jax", "native", "auto") == ["OK", "10.00", "2.50", "3", "1.00", "-", "-", "-"]
+    assert "[1] device ms: CUDA events behind a gate; with nothing between them 2.0 us" in report
+    assert "device ms" not in text(measurement("jax", "native", 0.010))
+
+
 def test_a_row_that_is_not_ok_never_shows_a_time_nor_sets_the_best():
     wrong = {"outcome": Outcome.MISMATCH, "reason": LONG, "error": 1.0, "error_bound": 5e-6, "error_ratio": 2e5}
     report = text(

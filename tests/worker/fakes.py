@@ -15,7 +15,7 @@ from xframe.errors import NotHonoured, Unsupported
 from xframe.protocols import DEFAULTS
 from xframe.registry import FRAMEWORKS
 from xframe.types import ConvSite, Kernel, Profile, Rounding, SiteRecord, Span
-from xframe.worker import session
+from xframe.worker import device_clock, session
 
 # In the worker that imports this: its steps take what they are told, so a few beside the profiled ones will do.
 session.PLAIN_SECONDS = 0.01
@@ -161,9 +161,43 @@ class Options(Fine):
         return made
 
 
+class Clock:
+    """In place of a GPU's clock: a step takes 2 ms there."""
+
+    empty_s = 3e-6
+
+    def __init__(self, index):
+        if index == 9:
+            raise Unsupported("there is no clock on this device")
+
+    def read(self, ask, sync, expected, count, longest):
+        assert 0 < expected < longest
+        ask()
+        sync()
+        return device_clock.Readings([2e-3] * count, device_clock.GATED)
+
+    def close(self):
+        pass
+
+
+class OnGpu(Fine):
+    """Its process has a clock of the device; the environment tells a GPU's name, as PyTorch's does."""
+
+    def build(self, spec, weights, device, batch, threads, options=DEFAULTS):
+        session.DeviceClock = Clock
+        made = self.executable()
+        made.environment = {**made.environment, "gpu": "Acme GPU"}
+        return made
+
+
 class CrashInBuild(Fine):
     def build(self, spec, weights, device, batch, threads, options=DEFAULTS):
         os._exit(3)
+
+
+class HangInBuild(Fine):
+    def build(self, spec, weights, device, batch, threads, options=DEFAULTS):
+        time.sleep(1000)
 
 
 class OnceFine(Fine):

@@ -277,6 +277,8 @@ def test_environment_pins_all_alike_and_drops_what_does_not(monkeypatch):
     monkeypatch.setenv("OMP_PROC_BIND", "close")
     monkeypatch.setenv("XLA_FLAGS", "--mine")
     monkeypatch.setenv("OMP_NUM_THREADS", "64")
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "true")
     env = worker_environment(3)
     assert {env[n + "_NUM_THREADS"] for n in ("OMP", "OPENBLAS", "MKL", "TVM")} == {"3"}
     assert "OMP_PROC_BIND" not in env
@@ -285,6 +287,9 @@ def test_environment_pins_all_alike_and_drops_what_does_not(monkeypatch):
     assert "intra_op_parallelism_threads=3" in env["XLA_FLAGS"]
     assert env["CUDA_VISIBLE_DEVICES"] == "-1"
     assert worker_environment(1, "cuda:0").get("CUDA_VISIBLE_DEVICES") == os.environ.get("CUDA_VISIBLE_DEVICES")
+    assert not {"NVIDIA_TF32_OVERRIDE"} & {*env, *worker_environment(1, "cuda:0")}
+    assert worker_environment(1, "cuda:0")["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false", "others are open beside it"
+    assert worker_environment(1, "cuda:0")["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"
 
 
 def test_worker_ends_when_its_host_is_gone(opened, worker):

@@ -4,7 +4,7 @@ Times are compared by their raw samples (see :mod:`xframe.analysis.ratios`). A m
 which no sample of one of them shows. Rows that were measured in turn with each other drifted together, so where a row
 has enough such neighbours in both results, it is judged beside what became of them. A row that then changed, but did
 not by itself, is ambiguous, and so is one that changed as all of them did: it may be the machine, or what they share.
-What changed while other processes took more of it than :data:`~xframe.measure.FOREIGN` is ambiguous as well, and so is
+What changed while other processes took more of it than :data:`~xframe.measured.FOREIGN` is ambiguous as well, and so is
 a change of less than :data:`PROCESSES` where a row is of one process in either result.
 
 How often it is wrong was counted over simulated pairs of results, 8 rows of 3 visits on a machine that drifts by 3 %
@@ -27,7 +27,7 @@ from xframe.analysis import comparable
 from xframe.analysis.comparable import Difference
 from xframe.analysis.ratios import THRESHOLD, Ratio, Verdict, checked, ratio
 from xframe.errors import UsageError
-from xframe.measure import FOREIGN
+from xframe.measured import FOREIGN
 from xframe.results import Measurement, Run
 from xframe.types import Outcome
 from xframe.worker.timing import quartiles

@@ -132,6 +132,21 @@ def _cpu(run: Run) -> list[Any] | None:
     return None if name is None else [name, *(family or ())]
 
 
+#: What a GPU is allowed, as NVML tells it.
+_LIMITS = ("power_limit_w", "max_sm_clock_mhz", "max_memory_clock_mhz")
+
+
+def _of_gpus(*names: str) -> Callable[[Run], Any]:
+    """These facts of each GPU of the machine; None where there is none."""
+
+    def value(run: Run) -> Any:
+        found = [g for g in run.environment.get("gpus") or () if isinstance(g, Mapping)]
+        told = {f"{g.get('name')} {i}": [g.get(name) for name in names] for i, g in enumerate(found)}
+        return told or None
+
+    return value
+
+
 def _work(run: Run) -> dict[str, Any] | None:
     """The work of each layer on one image."""
     batch, layers = next(iter(run.layers.items()), (1, ()))
@@ -155,8 +170,8 @@ def _layout(m: Measurement) -> str | None:
 
 
 def _tf32(m: Measurement) -> bool | None:
-    found = _first(_recorded("tf32"), _recorded("provider_options", "use_tf32"))(m)
-    return None if found is None else str(found).lower() in ("true", "1")
+    found = _first(_recorded("tf32"), _recorded("provider_options", "use_tf32"), _recorded("use_tf32"))(m)
+    return None if found is None else str(found).lower() in ("true", "1", "on")
 
 
 def _products(m: Measurement) -> list[str] | None:
@@ -187,6 +202,8 @@ RUN_FACTS: tuple[Fact[Run], ...] = (
     Fact("cpu", True, f"another processor: {_SPEED}", _cpu),
     Fact("governor", True, f"clocks follow another policy: {_SPEED}", _recorded("governor")),
     Fact("turbo_off", True, f"clocks have another limit: {_SPEED}", _recorded("turbo_off")),
+    Fact("gpu_limits", True, f"power or clocks of its GPUs have another limit: {_SPEED}", _of_gpus(*_LIMITS)),
+    Fact("gpu_driver", False, "the driver launches, and compiles, kernels", _of_gpus("driver")),
     Fact("cores", False, "CPUs that could be used share caches and memory", _recorded("cores")),
     Fact("caches", False, "as the machine shows them", _recorded("caches")),
     Fact("hypervisor", False, "virtual machines have neighbours", _recorded("hypervisor")),
@@ -224,6 +241,7 @@ ROW_FACTS: tuple[Fact[Measurement], ...] = (
 
 #: What is in the environment of a row and told above, told of the run, or other each time.
 _COVERED = frozenset(
-    ("tf32", "matmul_precision", "io_binding", "layout", "gpu", "cudnn_benchmark", "cpus", "threads", "workspace_limit",
-     "visits", "warmups", "settled", "foreign_load", "disturbed", "starts_at_once", "processes", "stderr", "ablation")
+    ("tf32", "use_tf32", "matmul_precision", "io_binding", "layout", "gpu", "cudnn_benchmark", "cpus", "threads",
+     "workspace_limit", "visits", "warmups", "settled", "foreign_load", "gpu_states", "device_clock", "disturbed",
+     "starts_at_once", "processes", "stderr", "ablation")
 )  # fmt: skip

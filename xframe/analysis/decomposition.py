@@ -41,7 +41,7 @@ from xframe.analysis.labels import site_names
 from xframe.analysis.passes import CONV, Row
 from xframe.analysis.shares import OVERHEAD
 from xframe.analysis.terms import TERMS, Decomposition, Term
-from xframe.measure import FOREIGN
+from xframe.measured import FOREIGN
 from xframe.results import LayerWork, Machine, Run
 from xframe.types import KINDS, ConvSite, Outcome
 

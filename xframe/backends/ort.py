@@ -77,6 +77,10 @@ class OrtExecutable:
         """One forward pass on the bound values."""
         self._bound.step()
 
+    def ask(self) -> None:
+        """As :meth:`step`, which waits for the device in ONNX Runtime itself, without waiting."""
+        self._bound.ask()
+
     def sync(self) -> None:
         """Wait for the device."""
         self._bound.sync()
@@ -86,12 +90,14 @@ class OrtExecutable:
         return self._bound.fetch()
 
     def profile(self, passes: int) -> list[Profile]:
-        """Passes in a second session, which profiles: see :mod:`xframe.backends.ort_profile`."""
-        from xframe.backends import ort_profile  # it needs onnx, which nothing else here does
+        """Passes in a second session, which profiles: see :mod:`xframe.backends.ort_profile`; on a GPU in a process of
+        its own: see :mod:`xframe.backends.ort_gpu_profile`."""
+        from xframe.backends import ort_gpu_profile, ort_profile  # they need onnx, which nothing else here does
 
         if not self._bound.arrays:
             raise XframeError("profile comes after bind")
-        return ort_profile.profiles(self._settings, self._artifact, self._bound.arrays, passes)
+        take = ort_profile.profiles if self._settings.device == "cpu" else ort_gpu_profile.profiles
+        return take(self._settings, self._artifact, self._bound.arrays, passes)
 
     def close(self) -> None:
         """Drop the session and its buffers."""

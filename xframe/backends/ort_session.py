@@ -215,6 +215,8 @@ class Bound:
         self.arrays: list[np.ndarray] = []
         self._inputs: dict[str, Any] = {}
         self._binding = session.io_binding()
+        self._asking = ort.RunOptions()
+        self._asking.add_run_config_entry("disable_synchronize_execution_providers", "1")
         self._outputs = []
         for info in session.get_outputs():
             if info.type == "tensor(float)" and all(isinstance(d, int) and d > 0 for d in info.shape):
@@ -243,6 +245,10 @@ class Bound:
     def step(self) -> None:
         """One forward pass on the bound values."""
         self.session.run_with_iobinding(self._binding)
+
+    def ask(self) -> None:
+        """As :meth:`step`, without waiting for the device."""
+        self.session.run_with_iobinding(self._binding, self._asking)
 
     def sync(self) -> None:
         """Wait for the device."""

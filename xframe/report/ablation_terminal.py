@@ -12,7 +12,7 @@ from rich.text import Text
 
 from xframe.analysis.ablations import ALONE, DEFAULT, TOGETHER, TRIED, WORST, Ablation, ablations
 from xframe.analysis.ratios import THRESHOLD, Ratio, Verdict
-from xframe.measure import FOREIGN
+from xframe.measured import FOREIGN
 from xframe.report.terminal import WIDTH
 from xframe.results import Measurement, Run
 from xframe.types import Case, Outcome

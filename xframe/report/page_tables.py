@@ -15,6 +15,8 @@ from xframe.store import row
 LISTED = 60_000
 HEAD = ("#", "framework", "backend", "lowering", "options", "verdict", "median ms", "IQR ms", "n", "x fastest", "error",
         "of bound", "compile s", "peak MB", "prediction ms")  # fmt: skip
+#: The column of what a GPU's own clock says, where a row has it.
+BY_DEVICE = "device ms"
 
 
 def origin(run: Run, name: str, sha256: str) -> str:
@@ -28,9 +30,9 @@ def origin(run: Run, name: str, sha256: str) -> str:
 def rows(group: Group) -> str:
     """All rows of a group in the order of the run, whatever became of them."""
     fastest = group.timed[0].median if group.timed else None
-    return tag("h3", esc(group.title)) + table(
-        HEAD, [_cells(e, fastest) for e in group.entries], (0, *range(6, 15)), f"rows: {group.title}"
-    )
+    head = (*HEAD, BY_DEVICE) if any(e.measurement.device_samples for e in group.entries) else HEAD
+    cells = [_cells(e, fastest)[: len(head)] for e in group.entries]
+    return tag("h3", esc(group.title)) + table(head, cells, (0, *range(6, len(head))), f"rows: {group.title}")
 
 
 def _cells(entry: Entry, fastest: float | None) -> Sequence[str]:
@@ -50,6 +52,7 @@ def _cells(entry: Entry, fastest: float | None) -> Sequence[str]:
         "-" if flat["compile_s"] is None else f"{flat['compile_s']:.2f}",
         "-" if m.peak_bytes is None else f"{m.peak_bytes / 1e6:.0f}",
         ms(m.prediction.get("total_s")),
+        ms(flat["device_median_s"]),
     ]
     return [*start, *timed, *end]
 
@@ -70,6 +73,8 @@ def texts(entry: Entry) -> Iterator[str]:
     if m.reason:
         yield f"{m.outcome.value}: {m.reason}"
     yield from m.notes
+    if flat["device_clock"]:
+        yield f"{BY_DEVICE}: {flat['device_clock']}"
     refused: dict[str, list[str]] = {}
     for site, why in m.case.plan.fallback:
         refused.setdefault(why, []).append(words(site))
@@ -113,6 +118,8 @@ def _raw(group: Group, entry: Entry, most: int | None) -> str:
         rest = len(samples) - len(kept)
         more = f" and {rest} more, in rows[{entry.number - 1}].rounds_s of the run.json" if rest else ""
         parts.append(tag("p", f"<b>round {number}</b> ({len(samples)}): {_ns(kept)}{more}", cls="raw"))
+    if m.device_samples:
+        parts.append(tag("p", f"<b>by the device</b> ({len(m.device_samples)}): {_ns(m.device_samples)}", cls="raw"))
     if m.profiles:
         parts.append(
             tag("p", f"<b>profiled passes</b> ({len(m.profiles)}): {_ns([p.wall for p in m.profiles])}", cls="raw")

@@ -84,7 +84,9 @@ def _table(rows: Sequence[Measurement], notes: _Notes) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for name in ("framework", "runner", "lowering", "verdict"):
         table.add_column(name, overflow="fold")
-    for name in ("median ms", "IQR", "n", "x best", "error", "of bound", "notes"):
+    by_device = any(m.device_samples for m in rows)
+    numbers = ("median ms", "IQR", "n", "x best", *(("device ms",) if by_device else ()), "error", "of bound", "notes")
+    for name in numbers:
         table.add_column(name, justify="right", no_wrap=True)
     medians = [statistics.median(m.samples) for m in rows if m.outcome == Outcome.OK]
     for m in rows:
@@ -93,6 +95,7 @@ def _table(rows: Sequence[Measurement], notes: _Notes) -> Table:
         texts += [f"with {name} {value}" for name, value in m.case.options]
         texts += [_fallback(m)] if m.case.plan.fallback else []
         texts += [text] if (text := _schedules(m)) else []
+        texts += [f"device ms: {how}"] if (how := flat["device_clock"]) else []
         cells = [
             flat["framework"] or "-",
             flat["backend"],
@@ -105,6 +108,8 @@ def _table(rows: Sequence[Measurement], notes: _Notes) -> Table:
             cells += [Text(f"{median / min(medians):.2f}", style="bold" if median == min(medians) else "")]
         else:
             cells += ["-"] * 4
+        if by_device:
+            cells += ["-" if flat["device_median_s"] is None else f"{flat['device_median_s'] * 1e3:.3f}"]
         cells += [
             "-" if m.error is None else f"{m.error:.1e}",
             "-" if m.error_ratio is None else f"{m.error_ratio:.2g}",

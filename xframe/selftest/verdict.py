@@ -15,7 +15,7 @@ from xframe.types import Outcome
 #: Share of the planted time that a term may be off beyond its interval. A lie disturbs what runs after it: caches are
 #: cold, threads fell asleep.
 TOLERANCE = 0.1
-#: In the note of a row that was timed beside other processes (``xframe.measure``).
+#: In the note of a row that was timed beside other processes (``xframe.measured``).
 LOAD = "other processes used"
 
 

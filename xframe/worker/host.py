@@ -18,6 +18,10 @@ from xframe.worker import wire
 
 #: Inherited settings that would pin one runtime and not another.
 _UNEVEN = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_HW_SUBSET", "TVM_BIND_THREADS")
+#: What would round the products of some runtimes to TF32, whatever they were told.
+_UNSEEN = ("NVIDIA_TF32_OVERRIDE",)
+#: A GPU's memory is for all workers that are open on it: no framework takes what it does not use.
+_SHARED_GPU = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
 _OUT_OF_MEMORY = ("bad_alloc", "MemoryError", "Cannot allocate memory", "out of memory")
 #: Settings of this interpreter, which mean nothing, or harm, to another one.
 _PYTHONS = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONWARNINGS", "VIRTUAL_ENV")
@@ -35,7 +39,7 @@ def worker_environment(
     and nothing else, for an interpreter that must not find what is beside it here, nor what the user's Python variables
     name.
     """
-    dropped = _UNEVEN if alone is None else (*_UNEVEN, *_PYTHONS)
+    dropped = (*_UNEVEN, *_UNSEEN) if alone is None else (*_UNEVEN, *_UNSEEN, *_PYTHONS)
     env = {k: v for k, v in os.environ.items() if k not in dropped}
     for name in ("OMP", "OPENBLAS", "MKL", "TVM", "NUMEXPR", "VECLIB_MAXIMUM"):
         env[name + "_NUM_THREADS"] = str(threads)
@@ -49,6 +53,7 @@ def worker_environment(
         env["CUDA_VISIBLE_DEVICES"] = "-1"
     else:
         env.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # as the driver counts them when it is asked how they are
+        env.update(_SHARED_GPU)
     for name, value in (more or {}).items():
         env[name] = (env.get(name, "") + " " + value).strip() if name.endswith("_FLAGS") else value
     root = alone or str(_PACKAGE.parent)

@@ -16,7 +16,8 @@ from xframe.protocols import DEFAULTS
 from xframe.types import ModelSpec, Plan
 from xframe.worker import wire
 from xframe.worker.alone import without_frameworks
-from xframe.worker.timing import sample
+from xframe.worker.device_clock import DeviceClock
+from xframe.worker.timing import quartiles, sample
 
 
 def peak_bytes() -> int:
@@ -41,6 +42,8 @@ def peak_bytes() -> int:
 _ANYTIME, _OPENED = ("open", "export", "convert", "gradients"), ("run", "time", "fetch", "profile")
 #: Least time of the unprofiled steps before, and after, a visit's profiled passes.
 PLAIN_SECONDS = 0.12
+#: Most steps of a visit that are timed once more by a GPU's own clock.
+DEVICE_STEPS = 100
 
 
 class Session:
@@ -55,6 +58,9 @@ class Session:
         self.executable = None  # type: Any
         self.artifact = None  # type: Any
         self.step_s = 0.0  # of the last step on its own
+        self.gpu = None  # type: Any
+        self.clock = None  # type: Any
+        self.no_clock = ""  # why a GPU's own clock can't be read
 
     def handle(self, request: Dict[str, Any]) -> Dict[str, Any]:
         """Carry out one request. Raises what the plugin raises, XframeError for a command out of order."""
@@ -86,6 +92,7 @@ class Session:
     ):
         """Build natively, or compile an artifact under a plan. What was open before is closed."""
         self.close()
+        self.gpu = None if device == "cpu" else int(device.partition(":")[2] or 0)
         started = time.perf_counter()
         with contextlib.ExitStack() as alone:
             if runner != "native":
@@ -133,8 +140,27 @@ class Session:
         visit = sample(
             self.executable.step, self.executable.sync, min_samples, min_seconds, max_seconds, noise, warm_up
         )
+        device = self._by_device(visit.seconds, min_seconds)
         used = time.process_time() - before  # all threads: what the machine did beyond it was someone else's
-        return {"seconds": visit.seconds, "warmups": visit.warmups, "settled": visit.settled, "cpu_s": used}
+        reply = {"seconds": visit.seconds, "warmups": visit.warmups, "settled": visit.settled, "cpu_s": used}
+        return dict(reply, **device)
+
+    def _by_device(self, seconds, longest):
+        """More steps, timed by the GPU itself; empty on a CPU, and a reason where it can't be done."""
+        if self.gpu is None:
+            return {}
+        if self.no_clock:
+            return {"no_device_time": self.no_clock}
+        ask = getattr(self.executable, "ask", self.executable.step)
+        count = min(len(seconds), DEVICE_STEPS)
+        try:
+            self.clock = self.clock or DeviceClock(self.gpu)
+            readings = self.clock.read(ask, self.executable.sync, quartiles(seconds)[1], count, longest)
+        except XframeError as e:
+            self.no_clock = str(e)
+            return {"no_device_time": self.no_clock}
+        clock = {"how": readings.how, "empty_s": self.clock.empty_s}
+        return {"device_seconds": readings.seconds, "device_clock": clock}
 
     def do_fetch(self, outputs):
         """Write the outputs of the last step."""
@@ -199,6 +225,10 @@ class Session:
 
     def close(self) -> None:
         """Free the executable."""
+        clock, self.clock, self.no_clock = self.clock, None, ""
+        if clock is not None:
+            with contextlib.suppress(XframeError):  # a GPU that failed is of no use to anyone in this process
+                clock.close()
         if self.executable is not None:
             self.executable.close()
         self.executable = self.artifact = None
