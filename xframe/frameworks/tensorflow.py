@@ -193,8 +193,9 @@ class _Network(common.Network):
             outside = {name: tf.constant(w[name]) for name in resident.get(kept, ())}
 
             def run(x):
-                values = {k: outside[k] if k in outside else tf.constant(v) for k, v in w.items()}
-                return forward(spec, values, x, {op: self._scoped(f) for op, f in ops.items()})
+                with tf.device(device):  # a function does not look at where it is traced or called
+                    values = {k: outside[k] if k in outside else tf.constant(v) for k, v in w.items()}
+                    return forward(spec, values, x, {op: self._scoped(f) for op, f in ops.items()})
 
             function = tf.function(
                 run,
@@ -204,7 +205,7 @@ class _Network(common.Network):
             )
             self._run = function.get_concrete_function()
             self._function = function if self._xla else None  # it holds the weights once more
-        if self._nchw:
+        if self._nchw or "GPU" in device:
             self._try()
 
     def _scoped(self, apply: Callable[..., Any]) -> Callable[..., Any]:
@@ -224,9 +225,10 @@ class _Network(common.Network):
             self.step()
             self.sync()
         except tf.errors.OpError as e:
+            other = "data_format=NHWC" if self._nchw else "--device cpu"
             raise Unsupported(
-                f"tensorflow with data_format=NCHW: TensorFlow has no such kernels here ({e.message.splitlines()[0]}); "
-                "use data_format=NHWC"
+                f"tensorflow in {self.environment['layout']} on {self._device}: TensorFlow has no kernels for it here"
+                f" ({e.message.splitlines()[0]}); use {other}"
             ) from e
 
     def bind(self, feeds: list[Any]) -> None:
@@ -329,6 +331,7 @@ class TensorFlow:
         tf.config.experimental.enable_tensor_float_32_execution(False)
         start = time.perf_counter()
         place = "/CPU:0" if index is None else f"/GPU:{index}"
+        tf.config.set_soft_device_placement(index is None)  # on a GPU nothing falls back to the CPU unseen
         network = _Network(spec, weights, place, batch, threads, options, notes)
         network.seconds = {"compile": time.perf_counter() - start}
         return network
