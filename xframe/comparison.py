@@ -123,7 +123,7 @@ class Request:
             runners = _unique((NATIVE, *runners))
         lowerings, fallback = self.lowerings, self.fallback
         if lowerings is None:
-            others = (name for runner in runners for name in algorithms(runner))
+            others = (name for runner in runners for name in algorithms(runner, by_default=True))
             lowerings, fallback = (AUTO, *defaults(LOWERINGS), *others), fallback or IMPLIED_FALLBACK
         lowerings = _unique(_lowering(label) for label in lowerings)
         astray = [x for x in lowerings if x != AUTO and not any(_takes(r, x) for r in runners)]

@@ -29,8 +29,9 @@ class Row(NamedTuple):
     the one that this is another way to run; ``environment``: of ``xframe.environments``, the isolated one that it
     runs in; none for those that this interpreter has; ``algorithms``: what a backend can be told to compute a
     convolution by; ``general``: that of them which takes any; ``absent``: those that are declared and on no device, so
-    that the general one takes their place as a fallback; ``devices``: the kinds of devices that it runs on;
-    ``products``: the type that a lowering rounds the operands of products to, empty where they stay float32."""
+    that the general one takes their place as a fallback; ``where_named``: those that are in no comparison that does not
+    name them; ``devices``: the kinds of devices that it runs on; ``products``: the type that a lowering rounds the
+    operands of products to, empty where they stay float32."""
 
     where: str
     needs: Tuple[str, ...]
@@ -43,6 +44,7 @@ class Row(NamedTuple):
     algorithms: Tuple[str, ...] = ()
     general: str = ""
     absent: Tuple[str, ...] = ()
+    where_named: Tuple[str, ...] = ()
     devices: Tuple[str, ...] = ("cpu", "cuda")
     products: str = ""
 
@@ -133,10 +135,13 @@ _ORT = (
     Switch("fuse_conv_bias", ("off", "on")),
     Switch("gpu_mem_limit", ("none", "1GiB", "4GiB", "16GiB")),
 )
-#: The forward algorithms of cuDNN; ``gemm`` writes the column matrix.
+#: What cuDNN can be told: of its legacy interface the forward algorithms, where ``gemm`` writes the column matrix; of
+#: its graph interface kinds of engines, where ``graph_plain`` is that without transforms.
+_CUDNN_KINDS = ("graph_plain", "graph_winograd", "graph_fft")
 _CUDNN_ALGORITHMS = (
     *("implicit_gemm", "implicit_precomp_gemm", "gemm", "direct"),
     *("fft", "fft_tiling", "winograd", "winograd_nonfused"),
+    *("graph_fastest", *_CUDNN_KINDS),
 )
 _CUDNN = (
     Switch("fallback", ("none", *_CUDNN_ALGORITHMS)),
@@ -170,6 +175,7 @@ BACKENDS: Dict[str, Row] = {
         algorithms=_CUDNN_ALGORITHMS,
         general="implicit_gemm",
         absent=("direct",),
+        where_named=_CUDNN_KINDS,
         devices=("cuda",),
     ),
 }

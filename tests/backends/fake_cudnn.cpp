@@ -2,7 +2,9 @@
 // arguments: descriptors of the right kind, addresses within what was allocated, workspaces as large as was said. Written
 // after the headers of CUDA 13 and cuDNN 9. Time is counted: each operation takes a millisecond of the stream.
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <functional>
@@ -80,6 +82,7 @@ bool there(const void* p, size_t bytes) {
 struct View {  // a tensor of four extents with strides
   const int *n, *s;
   explicit View(const void* descriptor) : n(((Object*)descriptor)->v + 1), s(((Object*)descriptor)->v + 5) {}
+  View(const int* extents, const int* strides) : n(extents), s(strides) {}
   size_t at(int a, int b, int c, int d) const {
     return size_t(a) * s[0] + size_t(b) * s[1] + size_t(c) * s[2] + size_t(d) * s[3];
   }
@@ -125,6 +128,21 @@ int supported(const Object* w, const Object* c, int algo, const Object* y, size_
   return OK;
 }
 
+// With dense weights `w` of (outputs, inputs, rows, columns); `share` outputs a group; padding, strides and dilation.
+void convolve(const View& xv, const float* x, const float* w, const int* k, int share, const int* window, const View& yv, float* y) {
+  yv.each([&](int n, int o, int i, int j) {
+    double sum = 0;
+    for (int c = 0; c < k[1]; ++c)
+      for (int r = 0; r < k[2]; ++r)
+        for (int s = 0; s < k[3]; ++s) {
+          int row = i * window[2] - window[0] + r * window[4], column = j * window[3] - window[1] + s * window[5];
+          if (row >= 0 && row < xv.n[2] && column >= 0 && column < xv.n[3])
+            sum += double(x[xv.at(n, o / share * k[1] + c, row, column)]) * w[((size_t(o) * k[1] + c) * k[2] + r) * k[3] + s];
+        }
+    y[yv.at(n, o, i, j)] = float(sum);
+  });
+}
+
 struct Performance {
   int algo, status;
   float time;
@@ -146,6 +164,8 @@ int offered(const void* x, const void* w, const void* c, const void* y, int aske
   return OK;
 }
 
+#include "fake_cudnn_graph.h"
+
 }  // namespace
 
 extern "C" {
@@ -164,7 +184,7 @@ void fake_limit(size_t bytes) { limit = bytes; }
 void fake_devices(size_t count) { devices = count; }
 void fake_version(size_t number) { version = number; }
 const char* fake_log() { return log_text.c_str(); }
-size_t fake_live() { return objects.size() + memory.size(); }
+size_t fake_live() { return objects.size() + memory.size() + graph::nodes.size(); }
 
 // The CUDA runtime.
 const char* cudaGetErrorString(int status) { return status == 2 ? "out of memory" : status == 100 ? "no CUDA-capable device is detected" : "error"; }
@@ -354,22 +374,28 @@ int cudnnConvolutionForward(void* handle, const float* alpha, const void* xd, co
   auto wo = (Object*)wd, co = (Object*)cd;
   if (int status = supported(wo, co, algo, (Object*)yd, &bytes)) return status;
   NEED(size >= bytes && (!bytes || there(workspace, bytes)));
-  const int per = wo->v[3], kh = wo->v[4], kw = wo->v[5], share = wo->v[2] / co->v[8];
-  NEED(there(w, 4ul * wo->v[2] * per * kh * kw));
-  View xv(xd), yv(yd);
-  yv.each([&](int n, int o, int i, int j) {
-    double sum = 0;
-    for (int c = 0; c < per; ++c)
-      for (int r = 0; r < kh; ++r)
-        for (int s = 0; s < kw; ++s) {
-          int row = i * co->v[2] - co->v[0] + r * co->v[4], column = j * co->v[3] - co->v[1] + s * co->v[5];
-          if (row >= 0 && row < xv.n[2] && column >= 0 && column < xv.n[3])
-            sum += double(x[xv.at(n, o / share * per + c, row, column)]) * w[((size_t(o) * per + c) * kh + r) * kw + s];
-        }
-    y[yv.at(n, o, i, j)] = float(sum);
-  });
+  NEED(there(w, 4ul * wo->v[2] * wo->v[3] * wo->v[4] * wo->v[5]));
+  convolve(View(xd), x, w, wo->v + 2, wo->v[2] / co->v[8], co->v, View(yd), y);
   done("conv algo=" + std::to_string(algo) + " math=" + std::to_string(co->v[9]) + " workspace=" + std::to_string(size));
   return OK;
+}
+
+// The graph interface.
+int cudnnBackendCreateDescriptor(int kind, void** out) { MAY_FAIL; return graph::create(kind, out); }
+int cudnnBackendDestroyDescriptor(void* p) { return graph::drop(p); }
+int cudnnBackendSetAttribute(void* p, int name, int type, int64_t count, const void* elements) {
+  MAY_FAIL;
+  return graph::set(p, name, type, count, elements);
+}
+int cudnnBackendGetAttribute(void* p, int name, int type, int64_t asked, int64_t* count, void* elements) {
+  MAY_FAIL;
+  return graph::get(p, name, type, asked, count, elements);
+}
+int cudnnBackendFinalize(void* p) { MAY_FAIL; return graph::finalize(p); }
+int cudnnBackendExecute(void* handle, void* plan, void* pack) {
+  LATER(cudnnBackendExecute(handle, plan, pack));
+  MAY_FAIL;
+  return graph::execute(handle, plan, pack);
 }
 
 int cudnnAddTensor(void* handle, const float* alpha, const void* ad, const float* a, const float* beta, const void* cd, float* c) {

@@ -1,51 +1,17 @@
 """The cudnn backend on a stand-in for NVIDIA's libraries that computes, and checks every argument."""
 
-import ctypes
-from types import SimpleNamespace
-
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests import fake_nvidia
 from xframe import artifact, registry, zoo
-from xframe.backends import cudnn, cudnn_convolution, cudnn_device, cudnn_library
+from xframe.backends import cudnn, cudnn_convolution, cudnn_device, cudnn_library, cudnn_rounding
 from xframe.backends.cudnn import Cudnn
 from xframe.equivalence.reference import Reference
 from xframe.equivalence.verdict import judge
 from xframe.errors import Unavailable, Unsupported, UsageError, XframeError
 from xframe.types import ConvSite, Plan
-
-FORCED = {"winograd": 6, "fft": 4, "gemm": 2, "implicit_gemm": 0}
-
-
-@pytest.fixture(scope="session")
-def built(tmp_path_factory):
-    return fake_nvidia.built("backends/fake_cudnn.cpp", tmp_path_factory.mktemp("fake"))
-
-
-@pytest.fixture
-def fake(built, monkeypatch):
-    library = fake_nvidia.loaded(built, fake_log=ctypes.c_char_p, fake_live=ctypes.c_size_t)
-    library.fake_reset()
-    monkeypatch.setattr(cudnn_library, "load", lambda name: ctypes.CDLL(str(built)))
-    monkeypatch.setattr(cudnn, "GATE_BYTES", 8192)
-    before = library.fake_live()
-    yield SimpleNamespace(
-        fail=lambda name, status: library.fake_fail(name.encode(), status),
-        limit=lambda size: library.fake_limit(ctypes.c_size_t(size)),
-        devices=lambda n: library.fake_devices(ctypes.c_size_t(n)),
-        version=lambda n: library.fake_version(ctypes.c_size_t(n)),
-        log=lambda: library.fake_log().decode().splitlines(),
-        live=lambda: library.fake_live() - before,
-    )
-    assert library.fake_live() == before, "something was not freed"
-
-
-@pytest.fixture
-def model(convnet):
-    return artifact.load(convnet(batch=2))
 
 
 def network(tmp_path, nodes, weights, shape, out, opset=17):
@@ -165,7 +131,8 @@ def test_tf32_is_asked_for_by_its_switch_alone(fake, model):
     right(executable, model)
     assert {math for _, math in ran(fake)} == {cudnn_library.MATH["default"]}
     assert "cublas math 3" in fake.log()
-    assert executable.environment["use_tf32"] == "on"
+    assert executable.environment["tf32"] is True
+    assert {s.rounding.operands for s in executable.sites} == {2.0**-11}
     executable.close()
 
 
@@ -338,11 +305,11 @@ def test_what_cudnn_has_no_function_for_is_refused_by_name(fake, tmp_path, node,
 
 def test_registered_switches_are_those_it_knows():
     switches = {s.name: s.values for s in registry.BACKENDS["cudnn"].switches}
-    assert switches["fallback"] == ("none", *cudnn_library.ALGORITHMS)
-    assert registry.BACKENDS["cudnn"].algorithms == tuple(cudnn_library.ALGORITHMS)
+    assert switches["fallback"] == ("none", *cudnn.NAMES)
+    assert registry.BACKENDS["cudnn"].algorithms == cudnn.NAMES
     assert set(switches) == {"fallback", "algorithm_search", "use_tf32", "cuda_graph"}
     row = registry.BACKENDS["cudnn"]
-    assert {row.general, *row.absent} <= set(row.algorithms)
+    assert {row.general, *row.absent, *row.where_named} <= set(row.algorithms)
 
 
 def test_inputs_that_do_not_fit_are_refused(fake, model):
@@ -355,16 +322,19 @@ def test_inputs_that_do_not_fit_are_refused(fake, model):
 
 
 def test_an_output_of_another_size_is_an_error(fake):
-    gpu, shape = cudnn_device.Gpu(0), ((0, 0), (1, 1), (1, 1))
+    gpu, ones = cudnn_device.Gpu(0), (1, 1)
+    problem = cudnn_convolution.Problem((1, 3, 8, 8), (4, 3, 3, 3), (1, 4, 5, 6), (0, 0), ones, ones, 1)
     with pytest.raises(XframeError, match=r"cuDNN computes \(1, 4, 6, 6\) where \(1, 4, 5, 6\)"):
-        cudnn_convolution.Convolution(gpu, (1, 3, 8, 8), (4, 3, 3, 3), (1, 4, 5, 6), shape, 1)
+        cudnn_convolution.Convolution(gpu, problem)
     gpu.close()
 
 
+SITE = ConvSite(1, 64, (28, 28), 64, (3, 3), pads=(1, 1, 1, 1))
+
+
 def test_transformed_algorithms_round_more():
-    site = ConvSite(1, 64, (28, 28), 64, (3, 3), pads=(1, 1, 1, 1))
-    assert cudnn_convolution.rounding("gemm", site).length == site.reduction
-    winograd = cudnn_convolution.rounding("winograd", site)
+    assert cudnn_rounding.of_algorithm("gemm", SITE).length == SITE.reduction
+    winograd = cudnn_rounding.of_algorithm("winograd", SITE)
     assert (winograd.growth > 1, winograd.reach) == (True, (3, 3))
-    assert cudnn_convolution.rounding("fft_tiling", site).reach == (30, 30)
-    assert cudnn_convolution.rounding("winograd", ConvSite(1, 8, (9, 9), 8, (1, 1))).growth == 1
+    assert cudnn_rounding.of_algorithm("fft_tiling", SITE).reach == (30, 30)
+    assert cudnn_rounding.of_algorithm("winograd", ConvSite(1, 8, (9, 9), 8, (1, 1))).growth == 1

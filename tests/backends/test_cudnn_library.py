@@ -1,12 +1,14 @@
 """The calls of NVIDIA's libraries are what their headers say, where those are installed."""
 
 import ctypes
+import functools
 import importlib.util
 import re
 from pathlib import Path
 
 import pytest
 
+from xframe.backends import cudnn_engines, cudnn_graph
 from xframe.backends import cudnn_library as library
 
 ENUMS = {
@@ -29,8 +31,16 @@ ENUMS = {
     "CUDNN_SOFTMAX_MODE_CHANNEL": library.SOFTMAX_CHANNEL,
     "CUDNN_BATCHNORM_SPATIAL": library.BATCHNORM_SPATIAL,
     "CUDNN_LRN_CROSS_CHANNEL_DIM1": library.LRN_CROSS_CHANNEL,
+    **{f"CUDNN_BACKEND_{name}_DESCRIPTOR": value for name, value in cudnn_graph.DESCRIPTORS.items()},
+    **{f"CUDNN_TYPE_{name}": value for name, (value, _) in cudnn_graph.TYPES.items()},
+    **{f"CUDNN_ATTR_{name}": value for name, (value, _) in cudnn_graph.ATTRIBUTES.items()},
+    **{f"CUDNN_NUMERICAL_NOTE_{name}": value for name, value in cudnn_graph.NOTES.items()},
+    **{f"CUDNN_HEUR_MODE_{name}": value for name, value in cudnn_graph.HEURISTICS.items()},
+    "CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION": cudnn_graph.COMPILED_AT_RUN_TIME,
+    "CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED": cudnn_engines.NO_LIBRARY,
+    "CUDNN_STATUS_INTERNAL_ERROR": cudnn_engines.INTERNAL_ERROR,
     "CUDNN_STATUS_BAD_PARAM": 2000,
-    "CUDNN_STATUS_NOT_SUPPORTED": 3000,
+    "CUDNN_STATUS_NOT_SUPPORTED": library.NOT_SUPPORTED,
     "CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED": 4003,
     "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED": 4004,
 }
@@ -53,15 +63,52 @@ HEADERS = {
 }
 
 
-def texts(begin):
-    """The text of the headers of one library; skips where they are not installed."""
+def folders():
+    """Where headers may be: in NVIDIA's packages, the toolkit, and what TensorFlow was built with."""
     spec = importlib.util.find_spec("nvidia")
-    folders = [*((spec and spec.submodule_search_locations) or ()), "/usr/local/cuda"]
-    found = [p for f in folders for name in HEADERS[begin][0] for p in sorted(Path(f).glob(f"**/include/{name}"))]
-    if not found:
+    yield from map(Path, (spec and spec.submodule_search_locations) or ())
+    yield Path("/usr/local/cuda")
+    spec = importlib.util.find_spec("tensorflow")
+    yield from (Path(f) / "include/third_party/gpus" for f in (spec and spec.submodule_search_locations) or ())
+
+
+@functools.cache
+def texts(begin):
+    """The text of the headers of one library, of the first place that has them; skips where none has."""
+    for folder in folders():
+        found = [p for name in HEADERS[begin][0] for p in sorted(folder.glob(f"**/include/{name}"))]
+        text = "\n".join(p.read_text(errors="replace") for p in found)
+        major = re.search(r"#define CUDNN_GRAPH_MAJOR (\d+)", text)
+        if found and (not major or major[1] == "9"):
+            return re.sub(r"/\*.*?\*/|//[^\n]*", " ", text, flags=re.DOTALL)
+    return ""
+
+
+def headers(begin):
+    text = texts(begin)
+    if not text:
         pytest.skip(f"the headers of {begin} are not installed: {HEADERS[begin][0][0]}")
-    text = "\n".join(p.read_text(errors="replace") for p in found)
-    return re.sub(r"/\*.*?\*/|//[^\n]*", " ", text, flags=re.DOTALL)
+    return text
+
+
+def enumerators(text):
+    """Name -> value of all enumerations; those without a number go on from the one before."""
+    found = {}
+    for body in re.findall(r"\benum\b[^{;]*\{(.*?)\}", text, re.DOTALL):
+        value = -1
+        for part in body.split(","):
+            name, _, given = (" ".join(x.replace("CUDNN_DEPRECATED_ENUM", "").split()) for x in part.partition("="))
+            if name:
+                value = found.get(given, value + 1) if not given or given in found else _number(given, value)
+                found[name] = value
+    return found
+
+
+def _number(text, before):
+    try:
+        return int(text, 0)
+    except ValueError:  # an expression, of a kind that no value here has
+        return before + 1
 
 
 def letter(argument):
@@ -72,12 +119,12 @@ def letter(argument):
     if words.startswith("unsigned long long"):
         return "z"  # as large on 64 bits
     kind = words.split()[0] if not words.startswith("unsigned") else "unsigned"
-    return {"size_t": "z", "double": "d", "unsigned": "u"}.get(kind, "i")
+    return {"size_t": "z", "double": "d", "unsigned": "u", "int64_t": "l"}.get(kind, "i")
 
 
 @pytest.mark.parametrize("begin", HEADERS)
 def test_signatures_are_those_of_the_header(begin):
-    text, checked = texts(begin), 0
+    text, checked = headers(begin), 0
     for name, expected in library.SIGNATURES.items():
         if not name.startswith(begin):
             continue
@@ -92,15 +139,26 @@ def test_signatures_are_those_of_the_header(begin):
 
 @pytest.mark.parametrize("begin", HEADERS)
 def test_values_are_those_of_the_header(begin):
-    text = texts(begin)
+    text = headers(begin)
+    defined = {name: int(value, 0) for name, value in re.findall(r"#define (\w+)\s+(0x[0-9a-fA-F]+|\d+)\s", text)}
+    known = {**defined, **enumerators(text)}
     for name, expected in HEADERS[begin][1].items():
-        value = re.search(rf"\b{name}\b(?:\s+CUDNN_DEPRECATED_ENUM)?\s*=?\s*(0x[0-9a-fA-F]+|\d+)", text)
-        assert value, name
-        assert int(value[1], 0) == expected, name
+        assert known.get(name) == expected, name
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("typedef enum { A = 3, B, C CUDNN_DEPRECATED_ENUM = 0x10, D, } e_t;", {"A": 3, "B": 4, "C": 16, "D": 17}),
+        ("enum e { A, B = A, C } ; enum { D = B }", {"A": 0, "B": 0, "C": 1, "D": 0}),
+    ],
+)
+def test_enumerations_are_read_as_c_counts_them(text, expected):
+    assert enumerators(text) == expected
 
 
 def test_the_record_of_an_algorithm_is_that_of_the_header():
-    body = re.search(r"typedef struct cudnnConvolutionFwdAlgoPerfStruct\s*\{(.*?)\}", texts("cudnn"), re.DOTALL)[1]
+    body = re.search(r"typedef struct cudnnConvolutionFwdAlgoPerfStruct\s*\{(.*?)\}", headers("cudnn"), re.DOTALL)[1]
     fields = re.findall(r"(\w+)\s+(\w+)(\[\d+\])?\s*;", body)
     assert [name.replace("mathType", "math") for _, name, _ in fields] == [n for n, _ in library.Performance._fields_]
     sizes = {"float": ctypes.c_float, "size_t": ctypes.c_size_t}

@@ -13,9 +13,15 @@ from xframe.types import Case, ConvSite
 PLANNED = "tvm"
 
 
-def algorithms(runner: str) -> tuple[str, ...]:
-    """What a runner that is not :data:`PLANNED` can be told to compute convolutions by; empty: it picks by itself."""
-    return BACKENDS[runner].algorithms if runner in BACKENDS and runner != PLANNED else ()
+def algorithms(runner: str, by_default: bool = False) -> tuple[str, ...]:
+    """What a runner that is not :data:`PLANNED` can be told to compute convolutions by; empty: it picks by itself.
+
+    ``by_default``: without those that are only where they are named.
+    """
+    if runner not in BACKENDS or runner == PLANNED:
+        return ()
+    row = BACKENDS[runner]
+    return tuple(name for name in row.algorithms if not (by_default and name in row.where_named))
 
 
 def planned(case: Case) -> bool:

@@ -1,18 +1,20 @@
 """cuDNN with a forced algorithm, beside TVM's forced lowerings.
 
-Each convolution is one call of cuDNN's legacy interface, which takes the algorithm as an argument: the plan's, or
-refused in cuDNN's own words. All of the network runs on the GPU in one stream; what is no convolution runs through the
-library function that does it alone (bias, ReLU, pooling, LRN and softmax by cuDNN, dense layers by cuBLAS), so that two
-rows with different algorithms differ in their convolutions and in nothing else. Whole rows are therefore no claim about
-what an engine could reach with the same libraries, which would fuse the bias and ReLU: sites are what to compare. A
+Each convolution is one call of cuDNN: of its legacy interface, which takes the algorithm as an argument, or of its
+graph interface, whose engines declare how they compute, by the fastest of a kind (``cudnn_engines``). It is the plan's,
+or refused in cuDNN's own words. All of the network runs on the GPU in one stream; what is no convolution runs through
+the library function that does it alone (bias, ReLU, pooling, LRN and softmax by cuDNN, dense layers by cuBLAS), so that
+two rows with different algorithms differ in their convolutions and in nothing else. Whole rows are no claim about what
+an engine could reach with the same libraries, which would fuse the bias and ReLU: sites are what to compare. A
 site's kernel is the convolution alone, where TVM's last kernel has its bias and ReLU too.
 
 Layouts and constants are put into normal form first (``xframe.normal``): images are NCHW, batch normalisation has
 passed into the weights before it.
 
 Switches: ``fallback`` is the algorithm of sites that refuse the plan's; ``algorithm_search`` how a site without a plan
-is given one: by cuDNN's own measurement, or by its heuristics; ``use_tf32`` lets products round their operands to TF32;
-with ``cuda_graph`` a step is one launch of all calls, which are profiled one by one as without it.
+is given one of the legacy interface: by cuDNN's own measurement, or by its heuristics; ``use_tf32`` lets products round
+their operands to TF32; with ``cuda_graph`` a step is one launch of all calls, which are profiled one by one as without
+it.
 """
 
 import ctypes
@@ -25,16 +27,18 @@ from typing import Any
 
 import numpy as np
 
-from xframe.backends import cudnn_convolution
+from xframe.backends.cudnn_convolution import Interface, Problem
 from xframe.backends.cudnn_device import Gpu
+from xframe.backends.cudnn_engines import KINDS, Engine
+from xframe.backends.cudnn_graph_convolution import GraphConvolution
 from xframe.backends.cudnn_library import ALGORITHMS, CallFailed, Libraries
 from xframe.backends.cudnn_network import Network, Site
 from xframe.errors import NotHonoured, Unsupported, UsageError, XframeError
 from xframe.protocols import DEFAULTS
 from xframe.types import Artifact, ConvSite, Kernel, Plan, Profile, SiteRecord
 
-#: Bytes that are set to zero, and how often, before a profiled pass: the device is busy while its work is queued.
-GATE_BYTES, GATE_TIMES = 256 << 20, 40
+#: What a plan can name: the algorithms of the legacy interface, and the kinds of engines of the graph interface.
+NAMES = (*ALGORITHMS, *KINDS)
 
 
 class Cudnn:
@@ -62,8 +66,8 @@ class Cudnn:
                 f"the cudnn backend was asked for on {device}: it runs on cuda or cuda:<number> only"
             )
         named = {name for _, name in plan.lowerings} | ({plan.label} if plan.label != "auto" else set())
-        if plan.lowerings and (unknown := {name for _, name in plan.lowerings} - set(ALGORITHMS)):
-            raise Unsupported(f"cuDNN has no algorithm {', '.join(sorted(unknown))}; it has: {', '.join(ALGORITHMS)}")
+        if plan.lowerings and (unknown := {name for _, name in plan.lowerings} - set(NAMES)):
+            raise Unsupported(f"cuDNN has no algorithm {', '.join(sorted(unknown))}; it has: {', '.join(NAMES)}")
         if not plan.lowerings and named:
             raise Unsupported(
                 f"the plan asks for {plan.label}: the cudnn backend takes an algorithm for each site, or auto"
@@ -92,6 +96,7 @@ class CudnnExecutable:
             chosen = _Chosen(self._network, self._owners, plan, options)
             self.sites: Sequence[SiteRecord] = chosen.records
             self.notes: Sequence[str] = (*normal.notes, *chosen.notes)
+            self._words = {s.node: s.choice.words for s in self._network.sites if s.choice}
             self._place_workspace()
             self._gpu.sync()
             self._steps: list[Callable[[], None]] = [call.run for call in self._network.calls]
@@ -103,14 +108,13 @@ class CudnnExecutable:
         except BaseException:
             self._gpu.close()
             raise
-        self._gate = 0
         self.seconds: Mapping[str, float] = {"read": read - started, "place": time.perf_counter() - read}
         self.environment: Mapping[str, Any] = {
             "cudnn": self._gpu.api.version,
             "cudart": _runtime(self._gpu),
             "device_index": index,
             "math": self._gpu.math,
-            "use_tf32": "on" if self._tf32 else "off",
+            "tf32": self._tf32,
             "cuda_graph": options.get("cuda_graph", "off"),
             "NVIDIA_TF32_OVERRIDE": os.environ.get("NVIDIA_TF32_OVERRIDE"),
             "device_bytes": self._gpu.bytes,
@@ -139,7 +143,7 @@ class CudnnExecutable:
         for site in sites:
             assert site.choice is not None
             workspace = room if site.choice.workspace else 0
-            site.run = site.convolution.call(site.choice, site.x, site.w, workspace, site.y)
+            site.run = site.choice.call(site.x, site.w, workspace, site.y)
 
     def bind(self, feeds: list[np.ndarray]) -> None:
         """Copy the inputs to the device, as NCHW. Raises XframeError when they are too few or too many."""
@@ -176,16 +180,11 @@ class CudnnExecutable:
         A pass runs twice. Where a call begins is taken from a pass as it is; how long it takes from one that was queued
         as a whole while the device was kept busy, so that waiting for the host is in no kernel.
         """
-        self._gate = self._gate or self._gpu.room(GATE_BYTES)
         return [self._profiled() for _ in range(passes)]
 
     def _profiled(self) -> Profile:
-        def busy() -> None:
-            for _ in range(GATE_TIMES):
-                self._gpu.api.cudaMemsetAsync(self._gate, 0, GATE_BYTES, self._gpu.stream)
-
         self.step()
-        queued = self._gpu.timeline(self._steps, busy)
+        queued = self._gpu.timeline(self._steps, self._gpu.busy)
         self.sync()
         before = time.perf_counter()
         free = self._gpu.timeline(self._steps, lambda: None)
@@ -196,9 +195,7 @@ class CudnnExecutable:
             start = lead + free[i]
             end = min(start + queued[i + 1] - queued[i], lead + free[i + 1])
             layer, site = self._owners.get(call.node, (call.node, None))
-            record = next((s for s in self.sites if s.name == layer), None) if call.kind == "conv" else None
-            words = f"cudnn:{record.selected}" if record else ""
-            mine = site if call.kind == "conv" else None
+            mine, words = (site, self._words[call.node]) if call.kind == "conv" else (None, "")
             kernels.append(Kernel(call.name, start, max(start, end), mine, call.role, call.kind, layer, words))
         return Profile(max(wall, lead + free[-1]), tuple(kernels))
 
@@ -222,6 +219,9 @@ class _Chosen:
         self.workspace: dict[str, int] = {}
         self.found: dict[str, list[dict[str, Any]]] = {}
         self.refusals: dict[str, str] = {}
+        self._gpu = network.gpu
+        self._graphs: dict[Problem, GraphConvolution] = {}
+        self._engines: dict[str, list[Engine]] = {}
         self._exhaustive = options.get("algorithm_search", "exhaustive") == "exhaustive"
         fallback, unresolved = options.get("fallback", "none"), {}
         for site in network.sites:
@@ -242,6 +242,7 @@ class _Chosen:
                 requested, detail = fallback, f"{fallback}, because cuDNN refuses {asked}: {e.words}"
                 self._choose(site, name, fallback)
             self._record(site, name, problem, requested, detail)
+        self.found.update({name: [e.told() for e in engines] for name, engines in self._engines.items()})
         if unresolved:
             why = "; ".join(f"{p.key}: {words}" for p, words in unresolved.items())
             count = len({p for _, p in owners.values()})
@@ -253,19 +254,28 @@ class _Chosen:
     def _choose(self, site: Site, name: str, algorithm: str | None) -> None:
         place = site.x, site.w, site.y
         if algorithm is not None:
-            site.choice = site.convolution.forced(algorithm, *place)
+            site.choice = self._interface(site, name, algorithm).forced(algorithm, *place)
             return
         found = site.convolution.found(self._exhaustive)
         self.found[name] = [asdict(f) for f in found]
         site.choice = site.convolution.best(found, *place)
 
+    def _interface(self, site: Site, name: str, algorithm: str) -> Interface:
+        """The one that has ``algorithm``. Convolutions that are alike share engines, told under the first's name."""
+        if algorithm in ALGORITHMS:
+            return site.convolution
+        if site.problem not in self._graphs:
+            self._graphs[site.problem] = GraphConvolution(self._gpu, site.problem)
+            self._engines[name] = self._graphs[site.problem].engines
+        return self._graphs[site.problem]
+
     def _record(self, site: Site, name: str, problem: ConvSite, requested: str | None, detail: str) -> None:
-        assert site.choice is not None
-        self.workspace[name] = site.choice.workspace
-        selected = site.choice.algorithm
-        words = f"workspace {site.choice.workspace} bytes"
-        rounding = cudnn_convolution.rounding(selected, problem)
-        self.records.append(SiteRecord(problem, name, requested, selected, words, rounding))
+        choice = site.choice
+        assert choice is not None
+        self.workspace[name] = choice.workspace
+        words = f"workspace {choice.workspace} bytes"
+        words = words if choice.algorithm in ALGORITHMS else f"{choice.words}, {words}"
+        self.records.append(SiteRecord(problem, name, requested, choice.algorithm, words, choice.rounding(problem)))
         if detail:
             self.notes.append(f"{name}: {detail}")
 

@@ -1,10 +1,12 @@
-"""One convolution in cuDNN: what each algorithm says of it, and the call that forces one."""
+"""One convolution in cuDNN's legacy interface: what each algorithm says of it, and the call that forces one."""
 
 import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
+from xframe.backends import cudnn_rounding
 from xframe.backends.cudnn_device import ONE, ZERO, Dims, Gpu
 from xframe.backends.cudnn_library import ALGORITHMS, CROSS_CORRELATION, FLOAT, MATH, CallFailed, Performance
 from xframe.errors import XframeError
@@ -12,11 +14,20 @@ from xframe.types import ConvSite, Rounding
 
 _NAMES = {number: name for name, number in ALGORITHMS.items()}
 _MATH = {number: name for name, number in MATH.items()}
-#: Kernel width -> (outputs of a tile, growth in one dimension) that cuDNN's Winograd is taken to have at most: F(4,3),
-#: and F(5,5), after the names of its kernels (``winogradForwardData9x9_5x5``).
-_WINOGRAD = {3: (4, 5.7), 5: (5, 12.0)}
-#: Side of a tile of FFT_TILING.
-_FFT_TILE = 32
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A convolution: ``image``, ``filters`` and ``out`` are NCHW, OIHW with I per group, and NCHW; (rows, columns) of
+    padding on both sides alike, stride and dilation."""
+
+    image: Dims
+    filters: Dims
+    out: Dims
+    pads: tuple[int, int]
+    stride: tuple[int, int]
+    dilation: tuple[int, int]
+    groups: int
 
 
 @dataclass(frozen=True)
@@ -35,33 +46,44 @@ class Found:
 
 @dataclass(frozen=True)
 class Choice:
-    """The algorithm that a convolution runs with, and the bytes of workspace that it takes."""
+    """What a convolution runs by.
+
+    ``algorithm``: the registered name; ``words``: all of it in words; ``workspace``: the bytes that it takes;
+    ``call(x, w, workspace, y)``: what runs it at these addresses, y = x * w; ``rounding(site)``: how it rounds.
+    """
 
     algorithm: str
+    words: str
     workspace: int
+    call: Callable[[int, int, int, int], Callable[[], None]]
+    rounding: Callable[[ConvSite], Rounding]
+
+
+class Interface(Protocol):
+    """A convolution in one of cuDNN's two interfaces."""
+
+    def forced(self, algorithm: str, x: int, w: int, y: int) -> Choice:
+        """``algorithm``, which has run at these addresses. Raises CallFailed, in cuDNN's words where it refuses."""
 
 
 class Convolution:
-    """The descriptors of a problem. ``image``, ``filters`` and ``out`` are NCHW, OIHW with I per group, and NCHW.
+    """The descriptors of a problem. Raises XframeError where cuDNN has another size for the output."""
 
-    Raises XframeError where cuDNN has another size for the output than ``out``.
-    """
-
-    def __init__(self, gpu: Gpu, image: Dims, filters: Dims, out: Dims, window: tuple[Sequence[int], ...], groups: int):
-        (top, left), stride, dilation = window
+    def __init__(self, gpu: Gpu, problem: Problem):
         self._gpu = gpu
         descriptor = gpu.described("Convolution")
-        gpu.api.cudnnSetConvolution2dDescriptor(descriptor, top, left, *stride, *dilation, CROSS_CORRELATION, FLOAT)
-        gpu.api.cudnnSetConvolutionGroupCount(descriptor, groups)
+        window = *problem.pads, *problem.stride, *problem.dilation
+        gpu.api.cudnnSetConvolution2dDescriptor(descriptor, *window, CROSS_CORRELATION, FLOAT)
+        gpu.api.cudnnSetConvolutionGroupCount(descriptor, problem.groups)
         gpu.api.cudnnSetConvolutionMathType(descriptor, gpu.math_type)
-        self.x, self.w, self.y = gpu.tensor(image), gpu.filter(filters), gpu.tensor(out)
+        self.x, self.w, self.y = gpu.tensor(problem.image), gpu.filter(problem.filters), gpu.tensor(problem.out)
         self.descriptor = descriptor
         sizes = [ctypes.c_int() for _ in range(4)]
         gpu.api.cudnnGetConvolution2dForwardOutputDim(descriptor, self.x, self.w, *map(ctypes.byref, sizes))
         told = tuple(n.value for n in sizes)
-        if told != out:
+        if told != problem.out:
             raise XframeError(
-                f"cuDNN computes {told} where {out} was expected: its descriptors are not what they should be"
+                f"cuDNN computes {told} where {problem.out} was expected: its descriptors are not what they should be"
             )
         self._problem = (self.x, self.w, descriptor, self.y)
 
@@ -73,20 +95,21 @@ class Convolution:
         )
         return size.value
 
-    def call(self, choice: Choice, x: int, w: int, workspace: int, y: int) -> Callable[[], None]:
-        """What runs it: y = x * w, by the chosen algorithm and no other."""
-        return partial(
-            self._gpu.api.cudnnConvolutionForward, self._gpu.cudnn, ONE, self.x, x, self.w, w, self.descriptor,
-            ALGORITHMS[choice.algorithm], workspace, choice.workspace, ZERO, self.y, y,
-        )  # fmt: skip
-
     def forced(self, algorithm: str, x: int, w: int, y: int) -> Choice:
         """``algorithm``, run once: some refusals come only then. Raises CallFailed."""
-        choice = Choice(algorithm, self.workspace(algorithm))
-        with self._gpu.lent(choice.workspace) as room:
-            self.call(choice, x, w, room, y)()
+        size = self.workspace(algorithm)
+        rounding = partial(cudnn_rounding.of_algorithm, algorithm, narrow=self._gpu.tf32)
+        choice = Choice(algorithm, f"cudnn:{algorithm}", size, partial(self._call, algorithm, size), rounding)
+        with self._gpu.lent(size) as room:
+            choice.call(x, w, room, y)()
             self._gpu.sync()
         return choice
+
+    def _call(self, algorithm: str, size: int, x: int, w: int, workspace: int, y: int) -> Callable[[], None]:
+        return partial(
+            self._gpu.api.cudnnConvolutionForward, self._gpu.cudnn, ONE, self.x, x, self.w, w, self.descriptor,
+            ALGORITHMS[algorithm], workspace, size, ZERO, self.y, y,
+        )  # fmt: skip
 
     def found(self, exhaustive: bool) -> list[Found]:
         """Every algorithm, the best first: by cuDNN's own measurement, or by its heuristics."""
@@ -121,16 +144,3 @@ class Convolution:
                     raise
                 said.append(f"{one.algorithm}: {e.words}")
         raise XframeError(f"cuDNN has no algorithm for this convolution ({'; '.join(said) or 'none was offered'})")
-
-
-def rounding(algorithm: str, site: ConvSite) -> Rounding:
-    """How an algorithm rounds, for the error bound: sums over all products, or over channels between transforms."""
-    channels, side = site.in_channels // site.groups, max(site.kernel)
-    if algorithm.startswith("winograd") and side in _WINOGRAD:
-        m, growth = _WINOGRAD[side]
-        return Rounding(channels + 4 * (m + side - 1), growth**2, (m - 1, m - 1))
-    if algorithm.startswith("fft"):
-        whole = tuple(n + k for n, k in zip(site.in_hw, site.kernel, strict=True))
-        h, w = whole if algorithm == "fft" else (min(n, _FFT_TILE) for n in whole)
-        return Rounding(channels + 2 * (h + w), 1.0, (h - 1, w - 1))
-    return Rounding(site.reduction)

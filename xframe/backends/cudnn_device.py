@@ -27,6 +27,8 @@ from xframe.errors import Unavailable
 #: What results are scaled by, and how much is kept of what was there before.
 ONE, ZERO = ctypes.byref(ctypes.c_float(1.0)), ctypes.byref(ctypes.c_float(0.0))
 Dims = tuple[int, int, int, int]
+#: Bytes that are set to zero, and how often, before calls that are timed: the device is busy while they are queued.
+GATE_BYTES, GATE_TIMES = 256 << 20, 40
 
 
 def contiguous(dims: Dims) -> Dims:
@@ -53,9 +55,12 @@ class Gpu:
 
     def __init__(self, index: int, tf32: bool = False):
         self.api = Libraries()
+        self.tf32 = tf32
         self.math = "default" if tf32 else "fma"
         self.bytes = 0
-        self._free = contextlib.ExitStack()
+        #: What is freed when it is closed, the newest first.
+        self.until = contextlib.ExitStack()
+        self._gate = 0
         count = ctypes.c_int(0)
         try:
             self.api.cudaGetDeviceCount(ctypes.byref(count))
@@ -74,7 +79,7 @@ class Gpu:
         stream = ctypes.c_void_p()
         self.api.cudaStreamCreateWithFlags(ctypes.byref(stream), NON_BLOCKING)
         self.stream = stream
-        self._free.callback(self.api.cudaStreamDestroy, stream)
+        self.until.callback(self.api.cudaStreamDestroy, stream)
         self.cudnn = self.made("cudnnCreate", "cudnnDestroy")
         self.api.cudnnSetStream(self.cudnn, stream)
         self.cublas = self.made("cublasCreate_v2", "cublasDestroy_v2")
@@ -85,7 +90,7 @@ class Gpu:
         """A handle or descriptor."""
         handle = ctypes.c_void_p()
         getattr(self.api, create)(ctypes.byref(handle))
-        self._free.callback(getattr(self.api, destroy), handle)
+        self.until.callback(getattr(self.api, destroy), handle)
         return handle
 
     def described(self, kind: str) -> ctypes.c_void_p:
@@ -110,7 +115,7 @@ class Gpu:
             return 0
         address = ctypes.c_void_p()
         self.api.cudaMalloc(ctypes.byref(address), size)
-        self._free.callback(self.api.cudaFree, address)
+        self.until.callback(self.api.cudaFree, address)
         self.bytes += size
         return address.value or 0
 
@@ -169,6 +174,16 @@ class Gpu:
             self.sync()
             return [self._between(events[0], event) for event in events]
 
+    def busy(self) -> None:
+        """Give the device something to do, so that what is queued next does not start before all of it is queued."""
+        if not self._gate:
+            address = ctypes.c_void_p()
+            self.api.cudaMalloc(ctypes.byref(address), GATE_BYTES)
+            self.until.callback(self.api.cudaFree, address)
+            self._gate = address.value or 0
+        for _ in range(GATE_TIMES):
+            self.api.cudaMemsetAsync(self._gate, 0, GATE_BYTES, self.stream)
+
     def captured(self, calls: "list[Callable[[], None]]") -> Callable[[], None]:
         """What queues all of ``calls`` at once: a CUDA graph. Each must have run before, as what a library does at its
         first call can't be captured."""
@@ -179,9 +194,9 @@ class Gpu:
                 call()
         finally:
             self.api.cudaStreamEndCapture(self.stream, ctypes.byref(graph))
-            self._free.callback(self.api.cudaGraphDestroy, graph)
+            self.until.callback(self.api.cudaGraphDestroy, graph)
         self.api.cudaGraphInstantiate(ctypes.byref(ready), graph, 0)
-        self._free.callback(self.api.cudaGraphExecDestroy, ready)
+        self.until.callback(self.api.cudaGraphExecDestroy, ready)
         return partial(self.api.cudaGraphLaunch, ready, self.stream)
 
     def _between(self, first: Any, second: Any) -> float:
@@ -192,4 +207,4 @@ class Gpu:
     def close(self) -> None:
         """Free everything, the newest first. What fails on the way is not told: the process ends with it."""
         with contextlib.suppress(CallFailed):
-            self._free.close()
+            self.until.close()

@@ -1,7 +1,8 @@
-"""NVIDIA's libraries by ``ctypes``: the CUDA runtime, cuBLAS, and the legacy calls of cuDNN 9, with their own words.
+"""NVIDIA's libraries by ``ctypes``: the CUDA runtime, cuBLAS, and the calls of cuDNN 9, with their own words.
 
-The legacy calls are deprecated and still there; they alone take an algorithm as an argument. Signatures and values are
-those of ``cuda_runtime_api.h``, ``cublas_v2.h``, ``cudnn_graph.h``, ``cudnn_ops.h`` and ``cudnn_cnn.h``.
+Of cuDNN's two interfaces the legacy one is deprecated and still there: it alone takes an algorithm as an argument. What
+the other's values are is in ``cudnn_graph``. Signatures and values here are those of ``cuda_runtime_api.h``,
+``cublas_v2.h``, ``cudnn_graph.h``, ``cudnn_ops.h`` and ``cudnn_cnn.h``.
 """
 
 import ctypes
@@ -17,7 +18,8 @@ CROSS_CORRELATION = 1  # what networks call a convolution
 PROPAGATE_NAN = 1
 #: ``cudnnMathType_t``. Default math may round float32 products to TF32's 10 bits; FMA may not.
 MATH = {"default": 0, "tensor_op": 1, "tensor_op_allow_conversion": 2, "fma": 3}
-#: ``cudnnConvolutionFwdAlgo_t``, by the names that a plan calls them. ``gemm`` writes the column matrix.
+#: ``cudnnConvolutionFwdAlgo_t``, by the names that a plan calls them: those of the legacy interface.
+#: ``gemm`` writes the column matrix.
 ALGORITHMS = {
     "implicit_gemm": 0,
     "implicit_precomp_gemm": 1,
@@ -41,13 +43,16 @@ TO_DEVICE, TO_HOST = 1, 2  # ``cudaMemcpyKind``
 NON_BLOCKING = 1  # ``cudaStreamNonBlocking``
 THREAD_LOCAL = 1  # ``cudaStreamCaptureModeThreadLocal``
 #: Statuses that are a refusal: bad parameters for this algorithm (2000), not supported (3000), and no memory for it.
-_REFUSALS, _NO_MEMORY = (2000, 3000), (4003, 4004)
+NOT_SUPPORTED = 3000
+_REFUSALS, _NO_MEMORY = (2000, NOT_SUPPORTED), (4003, 4004)
 OUT_OF_MEMORY = 2  # ``cudaErrorMemoryAllocation``
 
 _TYPES: dict[str, Any] = {
     "p": ctypes.c_void_p, "i": ctypes.c_int, "u": ctypes.c_uint, "z": ctypes.c_size_t, "d": ctypes.c_double,
+    "l": ctypes.c_int64,
 }  # fmt: skip
-#: Function -> its arguments: p any pointer or handle, i int or enum, u unsigned, z size_t, d double. All give a status.
+#: Function -> its arguments: p any pointer or handle, i int or enum, u unsigned, z size_t, l int64_t, d double. Each
+#: gives a status.
 SIGNATURES = {
     "cudaGetDeviceCount": "p",
     "cudaSetDevice": "i",
@@ -95,6 +100,12 @@ SIGNATURES = {
     "cudnnFindConvolutionForwardAlgorithm": "pppppipp",
     "cudnnGetConvolutionForwardWorkspaceSize": "pppppip",
     "cudnnConvolutionForward": "pppppppipzppp",
+    "cudnnBackendCreateDescriptor": "ip",
+    "cudnnBackendDestroyDescriptor": "p",
+    "cudnnBackendSetAttribute": "piilp",
+    "cudnnBackendFinalize": "p",
+    "cudnnBackendGetAttribute": "piilpp",
+    "cudnnBackendExecute": "ppp",
     "cudnnAddTensor": "ppppppp",
     "cudnnTransformTensor": "ppppppp",
     "cudnnCreateOpTensorDescriptor": "p",

@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from xframe.backends.cudnn_convolution import Choice, Convolution
+from xframe.backends.cudnn_convolution import Choice, Convolution, Problem
 from xframe.backends.cudnn_device import ONE, ZERO, Dims, Gpu, contiguous
 from xframe.backends.cudnn_library import (
     ACTIVATIONS,
@@ -51,9 +51,13 @@ class Call:
 
 @dataclass
 class Site:
-    """A convolution of the network with what it is called with. ``run`` is set once its algorithm is chosen."""
+    """A convolution of the network with what it is called with. ``run`` is set once its algorithm is chosen.
+
+    ``convolution``: in cuDNN's legacy interface, which has computed its extents.
+    """
 
     node: str
+    problem: Problem
     convolution: Convolution
     x: int
     w: int
@@ -164,9 +168,11 @@ def _conv(net: Network, node: Node) -> None:
         x, image = _padded(net, node, pads, (0, 0), 0.0)
         top, left = 0, 0
     out, y = net.image(node, node.outputs[0]), net.new(node)
-    shape = (top, left), node.attrs["strides"], node.attrs["dilations"]
-    convolution = Convolution(net.gpu, image, net.image(node, node.inputs[1]), out, shape, node.attrs["group"])
-    site = Site(node.name, convolution, x, net.at(node.inputs[1]), y)
+    problem = Problem(
+        image, net.image(node, node.inputs[1]), out, (top, left), tuple(node.attrs["strides"]),
+        tuple(node.attrs["dilations"]), node.attrs["group"],
+    )  # fmt: skip
+    site = Site(node.name, problem, Convolution(net.gpu, problem), x, net.at(node.inputs[1]), y)
     net.sites.append(site)
     net.calls.append(Call(site, "cudnnConvolutionForward", "conv", node.name, "convolution"))
     _bias(net, node, out, y)

@@ -1,0 +1,38 @@
+"""The stand-in for NVIDIA's libraries that the tests of the cudnn backend share."""
+
+import ctypes
+from types import SimpleNamespace
+
+import pytest
+
+from tests import fake_nvidia
+from xframe import artifact
+from xframe.backends import cudnn_device, cudnn_library
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory):
+    return fake_nvidia.built("backends/fake_cudnn.cpp", tmp_path_factory.mktemp("fake"))
+
+
+@pytest.fixture
+def fake(built, monkeypatch):
+    library = fake_nvidia.loaded(built, fake_log=ctypes.c_char_p, fake_live=ctypes.c_size_t)
+    library.fake_reset()
+    monkeypatch.setattr(cudnn_library, "load", lambda name: ctypes.CDLL(str(built)))
+    monkeypatch.setattr(cudnn_device, "GATE_BYTES", 8192)
+    before = library.fake_live()
+    yield SimpleNamespace(
+        fail=lambda name, status: library.fake_fail(name.encode(), status),
+        limit=lambda size: library.fake_limit(ctypes.c_size_t(size)),
+        devices=lambda n: library.fake_devices(ctypes.c_size_t(n)),
+        version=lambda n: library.fake_version(ctypes.c_size_t(n)),
+        log=lambda: library.fake_log().decode().splitlines(),
+        live=lambda: library.fake_live() - before,
+    )
+    assert library.fake_live() == before, "something was not freed"
+
+
+@pytest.fixture
+def model(convnet):
+    return artifact.load(convnet(batch=2))

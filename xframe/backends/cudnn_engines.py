@@ -1,0 +1,150 @@
+"""The engines of cuDNN's graph interface for an operation graph, and what they declare of themselves.
+
+cuDNN names no algorithm there, but engines, by number, each with knobs and with notes on its arithmetic. What can be
+forced is therefore a kind of engine, by its notes: ``graph_winograd``, ``graph_fft``, ``graph_plain`` with a note of
+neither (implicit GEMM or direct, cuDNN does not say which), and ``graph_fastest``, the fastest of all.
+"""
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from xframe.backends.cudnn_device import Gpu
+from xframe.backends.cudnn_graph import COMPILED_AT_RUN_TIME, HEURISTICS, NOTES, Descriptor, made
+from xframe.backends.cudnn_library import CallFailed
+
+#: The kinds that a plan can name; ``graph_fastest`` is any of the others.
+FASTEST, PLAIN, WINOGRAD, FFT = "graph_fastest", "graph_plain", "graph_winograd", "graph_fft"
+KINDS = (FASTEST, PLAIN, WINOGRAD, FFT)
+#: Notes of engines that do not compute in float32 as it is.
+NARROW = ("TENSOR_CORE", "DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION")
+_WORDS = {
+    **dict(zip(NARROW, ("tensor cores", "inputs of fewer bits", "sums of fewer bits"), strict=True)),
+    **{f"WINOGRAD_TILE_{n}x{n}": f"{n}x{n} tiles" for n in (4, 6, 13)},
+    "NONDETERMINISTIC": "nondeterministic",
+}
+#: Statuses with which an engine is left out as if it had refused: internal errors, and that its library does not load.
+INTERNAL_ERROR, NO_LIBRARY = 4000, 1008
+
+
+@dataclass
+class Engine:
+    """An engine with its knobs, at one convolution.
+
+    ``number``: cuDNN's, None where what was to name one refused; ``source``: what named it; ``knobs``: as cuDNN's own
+    tags have them (``k2=5``), empty for its defaults; ``notes``: None where it refused before it could be asked;
+    ``compiled``: its kernels are compiled when the plan is made; ``seconds``: the median, None where it was not
+    measured; ``workspace``: bytes; ``refused``: cuDNN's words, or why it is left out.
+    """
+
+    number: int | None
+    source: str
+    knobs: tuple[str, ...] = ()
+    notes: tuple[str, ...] | None = None
+    compiled: bool = False
+    seconds: float | None = None
+    workspace: int | None = None
+    refused: str = ""
+
+    @property
+    def kind(self) -> str:
+        """What a plan calls it."""
+        notes = self.notes or ()
+        return WINOGRAD if any(n.startswith("WINOGRAD") for n in notes) else FFT if "FFT" in notes else PLAIN
+
+    @property
+    def words(self) -> str:
+        """``cudnn graph engine 34: winograd, 4x4 tiles``."""
+        family = {WINOGRAD: "winograd", FFT: "fft", PLAIN: "no transform"}[self.kind]
+        more = [_WORDS.get(n, n) for n in self.notes or () if n in _WORDS or n not in NOTES]
+        return f"cudnn graph engine {self.number}: {', '.join([family, *more])}"
+
+    def told(self) -> dict[str, Any]:
+        """For the record of a row."""
+        kind = None if self.notes is None else self.kind
+        return {
+            "engine": self.number, "knobs": list(self.knobs), "kind": kind, "notes": self.notes and list(self.notes),
+            "compiled_at_run_time": self.compiled, "source": self.source, "seconds": self.seconds,
+            "workspace": self.workspace, "refused": self.refused,
+        }  # fmt: skip
+
+    @property
+    def narrow(self) -> str:
+        """In words what it does not leave in float32; empty if nothing."""
+        return ", ".join(_WORDS[n] for n in NARROW if n in (self.notes or ()))
+
+
+Configured = tuple[Engine, Descriptor | None]
+
+
+def listed(gpu: Gpu, graph: Descriptor) -> list[Configured]:
+    """What each of cuDNN's heuristics proposes, with knobs, and every other engine with its defaults.
+
+    In this order, but the first of each engine before the second of any. Each with its configuration, None where it
+    refused to have one. Raises CallFailed with what is no refusal.
+    """
+    found: list[Configured] = []
+    for mode in HEURISTICS:
+        silent = Engine(None, f"heuristics {mode.lower()}")
+        with refusals(silent):
+            found += _proposed(gpu, graph, mode, silent.source)
+        found += [(silent, None)] if silent.refused else []
+    known = {engine.number for engine, _ in found}
+    numbers = range(graph.number("OPERATIONGRAPH_ENGINE_GLOBAL_COUNT"))
+    found += [_numbered(gpu, graph, number) for number in numbers if number not in known]
+    unique: dict[Any, Configured] = {}
+    for engine, config in found:
+        key = (engine.source,) if engine.number is None else (engine.number, engine.knobs)
+        unique.setdefault(key, (engine, config))
+    seen: Counter[int | None] = Counter()
+    ranked = []
+    for engine, config in unique.values():
+        ranked.append((seen[engine.number], engine, config))
+        seen[engine.number] += 1
+    return [(engine, config) for _, engine, config in sorted(ranked, key=lambda r: r[0])]
+
+
+def _proposed(gpu: Gpu, graph: Descriptor, mode: str, source: str) -> Iterator[Configured]:
+    heuristics = made(
+        gpu.api, "ENGINEHEUR", gpu.until, ENGINEHEUR_OPERATION_GRAPH=graph, ENGINEHEUR_MODE=HEURISTICS[mode]
+    )
+    count = heuristics.count("ENGINEHEUR_RESULTS")
+    for config in heuristics.parts("ENGINEHEUR_RESULTS", "ENGINECFG", gpu.until, count):
+        with contextlib.ExitStack() as until:
+            (final,) = config.parts("ENGINECFG_ENGINE", "ENGINE", until, 1)
+            choices = config.parts("ENGINECFG_KNOB_CHOICES", "KNOB_CHOICE", until)
+            knobs = tuple(f"k{c.number('KNOB_CHOICE_KNOB_TYPE')}={c.number('KNOB_CHOICE_KNOB_VALUE')}" for c in choices)
+            engine = _read(final, source, knobs)
+        yield engine, config
+
+
+def _numbered(gpu: Gpu, graph: Descriptor, number: int) -> Configured:
+    engine = Engine(number, "its number")
+    config: Descriptor | None = None
+    with refusals(engine):
+        final = made(gpu.api, "ENGINE", gpu.until, ENGINE_OPERATION_GRAPH=graph, ENGINE_GLOBAL_INDEX=number)
+        engine = _read(final, engine.source, ())
+    if engine.notes is not None:
+        with refusals(engine):
+            config = made(gpu.api, "ENGINECFG", gpu.until, ENGINECFG_ENGINE=final)
+    return engine, config
+
+
+def _read(final: Descriptor, source: str, knobs: tuple[str, ...]) -> Engine:
+    names = {number: name for name, number in NOTES.items()}
+    notes = tuple(names.get(n, f"note {n}") for n in final.numbers("ENGINE_NUMERICAL_NOTE"))
+    compiled = COMPILED_AT_RUN_TIME in final.numbers("ENGINE_BEHAVIOR_NOTE")
+    return Engine(final.number("ENGINE_GLOBAL_INDEX"), source, knobs, notes, compiled)
+
+
+@contextlib.contextmanager
+def refusals(engine: Engine) -> Iterator[None]:
+    """What cuDNN refuses within is told of ``engine``, and goes on; any other failure is raised."""
+    try:
+        yield
+    except CallFailed as e:
+        if not e.refusal and (e.status // 1000 * 1000 != INTERNAL_ERROR and e.status != NO_LIBRARY):
+            raise
+        engine.refused = e.words
