@@ -40,7 +40,8 @@ def test_packages_are_looked_into_after_the_loaders_own_places(tried):
 def test_an_older_one_is_taken_where_the_newest_is_nowhere(tried):
     tried.there = {"libcudart.so.12"}
     assert nvidia.load("cudart") == "libcudart.so.12"
-    assert tried.places[:-1] == ["libcudart.so.13", "/usr/local/cuda/lib64/libcudart.so.13"]
+    toolkit = [f"/usr/local/cuda/{folder}/libcudart.so.13" for folder in ("lib64", "extras/CUPTI/lib64")]
+    assert tried.places[:-1] == ["libcudart.so.13", *toolkit]
 
 
 def test_what_is_missing_is_named_with_what_brings_it(tried):

@@ -83,7 +83,7 @@ PLUGINS = {
     "backends": {
         "cudnn": sorted(p.stem for p in (ROOT / "xframe/backends").glob("cudnn*.py")),
         "openvino": ["openvino"],
-        "ort": ["ort", "ort_profile", "ort_session"],
+        "ort": ["ort", "ort_gpu_profile", "ort_profile", "ort_session"],
         "tvm": ["tvm", "tvm_profile"],
     },
     "lowering": {name: [row.where.split(":")[0].split(".")[-1]] for name, row in registry.LOWERINGS.items()},

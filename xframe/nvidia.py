@@ -16,6 +16,7 @@ FILES = {
     "cudart": (("libcudart.so.13", "libcudart.so.12"), "nvidia-cuda-runtime"),
     "cublas": (("libcublas.so.13", "libcublas.so.12"), "nvidia-cublas"),
     "cudnn": (("libcudnn.so.9",), "nvidia-cudnn-cu13"),
+    "cupti": (("libcupti.so.13", "libcupti.so.12"), "nvidia-cuda-cupti"),
 }
 
 
@@ -40,4 +41,4 @@ def _places(name: str) -> Iterator[str]:
     spec = importlib.util.find_spec("nvidia")
     for folder in (spec and spec.submodule_search_locations) or ():
         yield from map(str, sorted(Path(folder).glob(f"*/lib/{name}")))
-    yield f"/usr/local/cuda/lib64/{name}"
+    yield from (f"/usr/local/cuda/{folder}/{name}" for folder in ("lib64", "extras/CUPTI/lib64"))

@@ -1,14 +1,20 @@
 """Reading a profile of ONNX Runtime: planted events, and real ones of small graphs."""
 
+import json
+import threading
+import time
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from onnx import helper
 
-from xframe import artifact
+from xframe import artifact, zoo
 from xframe.backends import ort_profile
+from xframe.backends.cupti_activity import Activity, Call, Recording
 from xframe.backends.nodes import Nodes
 from xframe.backends.ort_profile import Join, Pass, algorithm, read
+from xframe.backends.ort_session import Settings
 from xframe.errors import NotHonoured, XframeError
 from xframe.types import Artifact, ConvSite
 
@@ -137,6 +143,91 @@ def test_kernels_of_a_gpu_belong_to_the_node_before_them():
     assert ("c_kernel_time", "dispatch") in [(s.name, s.kind) for s in profile.host]
 
 
+def on_gpu(name, ts, dur, tid=1, **more):
+    return {**node(name, ts, dur, **more, provider="CUDAExecutionProvider"), "tid": tid}
+
+
+def of_a_recording(*launches, events=(), passes=None, sites=(("c", SITE),)):
+    """The kernels of a pass of 150 us that began at 980 us. ``launches``: a kernel's name, when it was called and when
+    it ran, in us since the profile began, and the thread of the call."""
+    activities, calls = [], {}
+    for number, (name, called, ran, thread) in enumerate(launches):
+        activities.append(Activity(name, ran * 1000, (ran + 5) * 1000, 7, number))
+        if called is not None:
+            calls[number] = Call(called * 1000, called * 1000 + 900, thread)
+    join = joined(sites, ("Conv", "c", ["x", "w"], ["a"]), ("MaxPool", "p", ["a"], ["b"]))
+    events = events or three_runs(on_gpu("c", 1010, 20), on_gpu("p", 1030, 10, op="MaxPool"))
+    (profile,) = read(events, passes or [Pass(980e-6, 150e-6)], join, Recording(tuple(activities), calls))
+    return [(k.name, k.kind, k.layer, k.site, k.algorithm) for k in profile.kernels], profile
+
+
+def test_a_recorded_kernel_is_of_the_node_that_launched_it():
+    found, profile = of_a_recording(
+        ("nchwToNhwcKernel", 1011, 1015, 1),
+        ("implicit_convolve_sgemm", 1013, 1050, 1),
+        ("Memset", 1028, 1060, 1),
+        ("pooling_fw", 1031, 1070, 1),
+    )
+    assert found == [
+        ("nchwToNhwcKernel", "layout", "c", None, ""),
+        ("implicit_convolve_sgemm", "conv", "c", SITE, "implicit_convolve_sgemm"),
+        ("Memset", "copy", "c", None, ""),
+        ("pooling_fw", "pool", "p", None, ""),
+    ]
+    first = profile.kernels[0]
+    assert (first.start, first.end) == (pytest.approx(35e-6), pytest.approx(40e-6))
+    assert {("c_kernel_time", "dispatch"), ("p_kernel_time", "dispatch")} <= {(s.name, s.kind) for s in profile.host}
+
+
+@pytest.mark.parametrize(
+    "launch",
+    [
+        ("k", 1005, 1050, 1),  # before the nodes
+        ("k", 1045, 1050, 1),  # after them
+        ("k", 1012, 1050, 2),  # on another thread
+        ("k", None, 1050, 1),  # its call is not there
+    ],
+)
+def test_a_recorded_kernel_that_no_node_launched_is_of_nobody(launch):
+    assert of_a_recording(launch)[0] == [("k", "", "", None, "")]
+
+
+def test_what_ran_in_another_pass_is_not_of_this_one():
+    found, profile = of_a_recording(
+        ("before", 900, 970, 1), ("k", 1012, 1050, 1), ("late", 1012, 1126, 1), ("after", 1012, 1131, 1)
+    )
+    assert [name for name, *_ in found] == ["k", "late"]
+    assert profile.kernels[-1].end == profile.wall  # its last microsecond is beside the pass
+
+
+def test_nodes_of_another_clock_launched_nothing_that_is_known():
+    found, _ = of_a_recording(("k", 1012, 1050, 1), passes=[Pass(970e-6 - 1e-9, 110e-6)])
+    assert found == [("k", "", "", None, "")]
+
+
+def test_a_cuda_graph_is_captured_in_more_runs_of_the_first_step():
+    events = [session("model_run", -60, 50), *three_runs(on_gpu("c", 1010, 5))]
+    with pytest.raises(XframeError, match="has 4 runs, 3 were made"):
+        read(events, [Pass(980e-6, 150e-6)], joined([]))
+    (profile,) = read(events, [Pass(980e-6, 150e-6)], joined([]), captures=True)
+    assert [s.start for s in profile.host if s.name == "c_kernel_time"] == [pytest.approx(30e-6)]
+
+
+def test_its_events_are_of_the_systems_clock_and_threads(tmp_path, convnet):
+    """By which kernels that were recorded beside it find their nodes."""
+    loaded = artifact.load(convnet())
+    bound = Settings(loaded.path, 1, "cpu").open(str(tmp_path / "profile"))
+    bound.bind(loaded, [zoo.inputs(i.shape, 0) for i in loaded.inputs])
+    before = time.time_ns()
+    bound.step()
+    after = time.time_ns()
+    start = bound.session.get_profiling_start_time_ns()
+    events = json.loads(Path(bound.session.end_profiling()).read_text())
+    nodes = [e for e in events if e["cat"] == "Node"]
+    assert {e["tid"] for e in nodes} == {threading.get_native_id()}
+    assert all(before - 2000 <= start + e["ts"] * 1000 <= start + (e["ts"] + e["dur"]) * 1000 <= after for e in nodes)
+
+
 def test_a_node_that_ran_on_the_cpu_is_not_what_was_asked_for():
     gpu = {"provider": "CUDAExecutionProvider"}
     ort_profile._on_the_gpu(three_runs(node("c", 1010, 5, **gpu))[4:], "cuda")
@@ -190,7 +281,6 @@ def test_else_it_is_a_product(site, words):
 
 
 def test_a_real_profile_has_every_convolution_and_what_moves_data(tmp_path, convnet):
-    from xframe import zoo
     from xframe.backends.ort import OnnxRuntime
     from xframe.types import Plan
 

@@ -31,6 +31,10 @@ def test_it_may_be_negative(clock):
     assert profiler_cost.added(clock(2.0), clock(1.5)) == -0.5
 
 
+def test_a_typical_run_is_the_median(clock):
+    assert profiler_cost.typical(clock(50.0, 1.0, 3.0), 3) == 3.0
+
+
 def test_the_chain_is_valid_and_as_long_as_asked():
     model = onnx.load_model_from_string(profiler_cost.chain("Sum", 3, 5))
     onnx.checker.check_model(model, full_check=True)

@@ -4,6 +4,9 @@ A second session profiles, since one does so in all its runs or in none; it runs
 the timed one. A pass's wall is that of a clock around the run, as a timed step's is: the event ``model_run`` leaves out
 the call from Python. The profile's clock is the system's, which tells where in the pass the run began; where it is
 another one the run is put into the middle of the pass. It counts whole microseconds.
+
+On a GPU the nodes are what the host was at, and the kernels are CUPTI's (``ort_gpu_profile``), unless this build of
+ONNX Runtime lists them itself, after their node.
 """
 
 import json
@@ -19,9 +22,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xframe.backends import kinds, profiler_cost
+from xframe.backends.cupti_activity import Recorder, Recording
 from xframe.backends.nodes import Nodes
 from xframe.backends.ort_session import Settings
 from xframe.errors import NotHonoured, XframeError
+from xframe.frameworks import cupti
 from xframe.types import Artifact, ConvSite, Kernel, Profile, Span
 
 #: The CPU kernels pad channels up to a multiple of their vector block.
@@ -38,7 +43,13 @@ _BLOCKED = re.compile(r"_nchwc(_token_\d+)?$")
 _MADE = re.compile(r"^fused |(_nchwc)?(_token_\d+)?$"), re.compile(r"_(bn|mul)_nchwc(_token_\d+)?$")
 _KERNEL = "_kernel_time"
 CUDA = "CUDAExecutionProvider"
-_MICRO = 1e-6
+_MICRO, _NANO = 1e-6, 1e-9
+#: Nanoseconds by which a node may end later than is said: its begin and its duration are cut to whole microseconds.
+_CUT = 2000
+#: The chain by which the cost of profiling is told: its nodes, and what it reads.
+NODES, FEEDS = 100, {"x": np.ones((1, 16), np.float32)}
+#: With it a run reads its inputs where those of the first one lay.
+_GRAPH = "enable_cuda_graph"
 _MACHINE = platform.machine()
 
 Event = Mapping[str, Any]
@@ -52,36 +63,50 @@ class Pass(NamedTuple):
 
 
 def profiles(settings: Settings, artifact: Artifact, feeds: Sequence[np.ndarray], passes: int) -> list[Profile]:
-    """So many profiled passes of one session that profiles, each after a step that is not looked at.
+    """So many profiled passes of one session that profiles, each after a step that is not looked at."""
+    found = taken(settings, artifact, feeds, passes)
+    each = _seconds_per_node(settings)
+    return [replace(p, cost=each * len(p.kernels)) for p in found]
+
+
+def taken(
+    settings: Settings,
+    artifact: Artifact,
+    feeds: Sequence[np.ndarray],
+    passes: int,
+    recorder: Recorder | None = None,
+) -> list[Profile]:
+    """The same, of unknown cost. ``recorder`` records what runs on a GPU.
 
     Raises
     ------
-    XframeError
-        The profile tells no kernels: this build has none of CUDA's.
     NotHonoured
         A GPU was asked for, and a node ran on the CPU.
+    XframeError
+        The profile does not have the runs that were made, or the recorder lost something.
     """
     with tempfile.TemporaryDirectory(prefix="xframe-ort-") as folder:
         bound = settings.open(str(Path(folder) / "profile"))
         bound.bind(artifact, feeds)
         start = bound.session.get_profiling_start_time_ns()
-        taken = []
+        timed = []
         bound.step()  # the first one allocates
+        bound.sync()
+        if recorder is not None:
+            recorder.start(lambda: time.time_ns() - start)
         for _ in range(passes):
             bound.step()
             bound.sync()
             began, before = time.time_ns(), time.perf_counter()
             bound.step()
             bound.sync()
-            taken.append(Pass((began - start) * 1e-9, time.perf_counter() - before))
+            timed.append(Pass((began - start) * _NANO, time.perf_counter() - before))
+        recording = recorder.stop() if recorder is not None else None
         events = json.loads(Path(bound.session.end_profiling()).read_text(encoding="utf-8"))
     if settings.device != "cpu":
         _on_the_gpu(events, settings.device)
-    found = read(events, taken, Join(artifact, Nodes.read(artifact.path)))
-    if not all(p.kernels for p in found):
-        raise XframeError(f"this build of ONNX Runtime tells no times of kernels on {settings.device}")
-    each = _seconds_per_node(settings)
-    return [replace(p, cost=each * len(p.kernels)) for p in found]
+    join = Join(artifact, Nodes.read(artifact.path))
+    return read(events, timed, join, recording, settings.on(_GRAPH, default=False))
 
 
 def _on_the_gpu(events: Sequence[Event], device: str) -> None:
@@ -95,19 +120,22 @@ def _on_the_gpu(events: Sequence[Event], device: str) -> None:
         raise NotHonoured(f"{device} was asked for and other providers ran nodes of the graph: {names}")
 
 
-def _seconds_per_node(settings: Settings) -> float:
-    """What profiling adds to a node of three inputs, as a convolution has, in sessions like this one.
+def chain(settings: Settings) -> Settings:
+    """Of a session like it, all of whose time goes to running nodes of three inputs, as a convolution has."""
+    switches = {name: value for name, value in settings.switches.items() if name != _GRAPH}
+    model = profiler_cost.chain("Sum", 3, NODES)
+    return replace(settings, path=model, level="disabled", switches=switches)
 
-    About half of it is within the time that is given as the node's.
-    """
-    nodes = 100
-    feeds = {"x": np.ones((1, 16), np.float32)}
-    plain = replace(settings, path=profiler_cost.chain("Sum", 3, nodes), level="disabled")
+
+def _seconds_per_node(settings: Settings) -> float:
+    """What profiling adds to a node in sessions like this one. About half of it is within what is given as the node's
+    time."""
+    plain = chain(settings)
     with tempfile.TemporaryDirectory(prefix="xframe-ort-") as folder:
         usual, profiling = plain.open().session, plain.open(str(Path(folder) / "profile")).session
-        seconds = profiler_cost.added(lambda: usual.run(None, feeds), lambda: profiling.run(None, feeds))
+        seconds = profiler_cost.added(lambda: usual.run(None, FEEDS), lambda: profiling.run(None, FEEDS))
         profiling.end_profiling()
-    return seconds / nodes
+    return seconds / NODES
 
 
 class Owner(NamedTuple):
@@ -116,6 +144,9 @@ class Owner(NamedTuple):
     layer: str
     site: ConvSite | None
     kind: str
+
+
+_NOBODY = Owner("", None, "")
 
 
 class Join:
@@ -161,21 +192,32 @@ class Join:
         yield from sorted((s for s in self._sites if s in name), key=len, reverse=True)
 
 
-def read(events: Sequence[Event], passes: Sequence[Pass], join: Join) -> list[Profile]:
-    """The profiles of ``passes``: every second run in ``events`` after the first. Their cost is not known here."""
+def read(
+    events: Sequence[Event],
+    passes: Sequence[Pass],
+    join: Join,
+    recording: Recording | None = None,
+    captures: bool = False,
+) -> list[Profile]:
+    """The profiles of ``passes``: every second run in ``events`` after the first. Their cost is not known here.
+
+    ``recording``: what ran on a GPU, by the clock of the events. ``captures``: the first step may be several runs, as
+    those that a CUDA graph is captured in.
+    """
     runs, made = [e for e in events if e["name"] == "model_run"], 1 + 2 * len(passes)
-    if len(runs) != made:
+    if len(runs) < made or (len(runs) > made and not captures):
         raise XframeError(f"the profile of ONNX Runtime has {len(runs)} runs, {made} were made")
-    return [_profile(events, run, one, join) for run, one in zip(runs[2::2], passes, strict=True)]
+    looked_at = runs[len(runs) - made :][2::2]
+    return [_profile(events, run, one, join, recording) for run, one in zip(looked_at, passes, strict=True)]
 
 
-def _profile(events: Sequence[Event], run: Event, one: Pass, join: Join) -> Profile:
+def _profile(events: Sequence[Event], run: Event, one: Pass, join: Join, recording: Recording | None) -> Profile:
     start, end = run["ts"], run["ts"] + run["dur"]
     inside = [e for e in events if start <= e["ts"] <= end]
     spare = one.wall - run["dur"] * _MICRO
     lead = start * _MICRO - one.began
-    if not 0 <= lead <= spare:
-        lead = spare / 2  # another clock
+    if not (same_clock := 0 <= lead <= spare):
+        lead = spare / 2
 
     def seconds(e: Event) -> tuple[float, float]:
         return lead + (e["ts"] - start) * _MICRO, lead + (e["ts"] + e["dur"] - start) * _MICRO
@@ -187,27 +229,47 @@ def _profile(events: Sequence[Event], run: Event, one: Pass, join: Join) -> Prof
     owner = None
     for e in inside:
         if id(e) in owners:
-            owner = e
+            owner = owners[id(e)]
             if e["args"].get("provider") != CUDA:
-                kernels.append(_kernel(e, e, owners[id(e)], seconds(e)))
+                kernels.append(_on_the_cpu(e, owner, seconds(e)))
             else:
                 spans.append(Span(e["name"], *seconds(e), "dispatch"))
         elif e["cat"] == "Kernel" and owner is not None:  # those of a node on a GPU are listed after it
-            kernels.append(_kernel(e, owner, owners[id(owner)], seconds(e)))
+            kernels.append(_on_a_gpu(e["name"], owner, seconds(e)))
         elif e["cat"] == "Session":
             spans.append(Span(e["name"], *seconds(e), "dispatch"))
+    if recording is not None:
+        gpu = [e for e in nodes if e["args"].get("provider") == CUDA] if same_clock else []
+        kernels += _recorded(recording, one, [(*_nanoseconds(e), e["tid"], owners[id(e)]) for e in gpu])
     first, last = seconds(run)
     spans += [Span("call", 0.0, first, "python"), Span("return", last, one.wall, "python")]
     kernels.sort(key=lambda k: k.start)
     return Profile(one.wall, tuple(kernels), tuple(sorted(spans, key=lambda s: (s.start, -s.end))))
 
 
-def _kernel(event: Event, node: Event, owner: Owner, times: tuple[float, float]) -> Kernel:
-    name = f"{node['args']['op_name']} {_node(node)}" if event is node else event["name"]
-    words = ""
-    if owner.site is not None:
-        words = algorithm(_node(node), owner.site) if event is node else event["name"]
+def _nanoseconds(node: Event) -> tuple[int, int]:
+    return node["ts"] * 1000, (node["ts"] + node["dur"]) * 1000 + _CUT
+
+
+def _recorded(recording: Recording, one: Pass, nodes: Sequence[tuple[int, int, int, Owner]]) -> Iterator[Kernel]:
+    """What ran on the GPU in a pass. GPU times are converted to the host's, and may be a little beside the pass."""
+    for activity, owner in recording.owned(nodes):
+        start, end = activity.start * _NANO - one.began, activity.end * _NANO - one.began
+        if 0 <= (start + end) / 2 <= one.wall:
+            yield _on_a_gpu(activity.name, owner or _NOBODY, (max(start, 0.0), min(end, one.wall)))
+
+
+def _on_the_cpu(node: Event, owner: Owner, times: tuple[float, float]) -> Kernel:
+    words = algorithm(_node(node), owner.site) if owner.site is not None else ""
+    name = f"{node['args']['op_name']} {_node(node)}"
     return Kernel(name, *times, owner.site, "", owner.kind, owner.layer, words)
+
+
+def _on_a_gpu(name: str, owner: Owner, times: tuple[float, float]) -> Kernel:
+    """Of a convolution, its algorithm is told by the kernel's own name."""
+    kind = cupti.kind(name, owner.kind)
+    site = owner.site if kind == "conv" else None
+    return Kernel(name, *times, site, "", kind, owner.layer, name if site is not None else "")
 
 
 def _node(event: Event) -> str:

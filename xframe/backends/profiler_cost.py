@@ -22,6 +22,16 @@ def added(plain: Callable[[], object], profiled: Callable[[], object], runs: int
     return median(seconds[1]) - median(seconds[0])
 
 
+def typical(run: Callable[[], object], runs: int = RUNS) -> float:
+    """Seconds of a run: the median of so many."""
+    seconds = []
+    for _ in range(runs):
+        before = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - before)
+    return median(seconds)
+
+
 def chain(operator: str, operands: int, nodes: int) -> bytes:
     """An ONNX model of so many nodes, one after the other, on 16 numbers: all the time goes to running nodes at all."""
     from onnx import TensorProto, helper
