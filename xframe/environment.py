@@ -19,6 +19,7 @@ from xframe.types import Device
 DISTRIBUTIONS = (
     "numpy", "onnx", "onnxruntime-gpu", "onnxruntime", "torch", "onnxscript", "tensorflow", "tf2onnx", "jax", "jaxlib",
     "apache-tvm", "apache-tvm-ffi", "openvino", "nvidia-cudnn-cu13", "nvidia-cublas", "nvidia-cuda-runtime",
+    "nvidia-cuda-cupti",
 )  # fmt: skip
 _SYS = Path("/sys/devices/system/cpu")
 #: Instruction sets by which a tuned schedule can be told apart, the widest first: (flag in /proc/cpuinfo, slug).
