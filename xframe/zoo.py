@@ -27,6 +27,7 @@ __all__ = [
     "shapes",
     "sites",
     "spec",
+    "tensor",
     "tensors",
     "weights",
     "weights_file",
@@ -99,6 +100,17 @@ def _tensor(spec: ModelSpec, name: str, shape: tuple[int, ...]) -> np.ndarray:
     out = rng.standard_normal(shape, np.float32)
     out *= np.float32(std)
     return out
+
+
+def tensor(spec: ModelSpec, name: str) -> np.ndarray:
+    """One array of :func:`weights`, made without the others: a weight or bias, as ``conv1.weight``.
+
+    Raises
+    ------
+    KeyError
+        There is none of this name.
+    """
+    return _tensor(spec, name, tensors(spec)[name])
 
 
 def _variances(spec: ModelSpec) -> dict[str, float]:

@@ -14,8 +14,9 @@ from tests.test_comparison import QUICK
 from xframe import artifact, comparison, registry, zoo
 from xframe.equivalence.reference import Reference
 from xframe.errors import XframeError
-from xframe.gpucheck import convolution, machine, steps, words
+from xframe.gpucheck import machine, steps, words
 from xframe.gpucheck.journal import DONE, FAILED, SKIPPED, Found, Journal
+from xframe.prebuilt import convolution
 
 ROOT = Path(__file__).parents[2]
 

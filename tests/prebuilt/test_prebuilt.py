@@ -1,14 +1,12 @@
-"""Networks compiled into a folder, run from it without a compiler, and packed."""
+"""Networks compiled into a folder, and run from it without a compiler."""
 
-import io
-import json
 import shutil
 import subprocess
 import sys
-import tarfile
 from dataclasses import replace
 
 import numpy as np
+import onnx
 import pytest
 
 from tests.test_comparison import QUICK
@@ -17,7 +15,7 @@ from xframe.backends import tvm_driverless
 from xframe.equivalence.reference import Judged
 from xframe.errors import UsageError, XframeError
 from xframe.measure import measure
-from xframe.prebuilt import build, folder, jobs, pack
+from xframe.prebuilt import build, folder, jobs
 from xframe.prebuilt.folder import Entry
 from xframe.types import Artifact, Outcome, Plan
 
@@ -56,20 +54,33 @@ def test_a_network_runs_from_its_folder_alone(plugins, tmp_path):
     target, where = f"llvm -mcpu={codegen.llvm_get_system_cpu()}", tmp_path / "built"
     told = []
     entries = build.build("tiny", "pytorch", (2,), ("gemm", "fft"), target, where, None, progress=told.append)
-    assert [e.name for e in entries] == ["tiny-b2-gemm", "tiny-b2-fft"]
-    assert not entries[0].reason
-    assert "fft refuses" in entries[1].reason  # a kernel no wider than its stride
-    assert told[-1].startswith("tiny-b2-fft: compile for llvm")
-    _, (kept, _) = folder.read(where)
+    assert [e.name for e in entries if "gemm" in e.name] == [
+        *("tiny-b2-gemm", "tiny-conv1-b2-gemm", "tiny-conv2-b2-gemm")
+    ]
+    assert not any(e.reason for e in entries if e.plan.label == "gemm")
+    assert "fft refuses" in next(
+        e.reason for e in entries if e.name == "tiny-b2-fft"
+    )  # a kernel no wider than its stride
+    assert told[-1].startswith("tiny-conv2-b2-fft: compile for llvm")
+    _, kept = folder.read(where)
+    assert kept == entries
+    network, site = (next(e for e in kept if e.name == name) for name in ("tiny-b2-gemm", "tiny-conv2-b2-gemm"))
+    assert (network.site, site.site, site.framework) == ("", "conv2", None)
     row = registry.BACKENDS["tvm"]
     moved = where.rename(tmp_path / "elsewhere")
+    assert not onnx.load(moved / network.artifact.path).graph.initializer
     with jobs.running(moved):
-        (measured,) = measure([jobs.job(moved, kept, "cpu")], QUICK)
-    assert (measured.outcome, measured.reason) == (Outcome.OK, "")
-    assert {s.selected for s in measured.sites} == {"gemm"}
+        measured = list(measure([jobs.job(moved, e, "cpu") for e in (network, site)], QUICK))
+    assert [(m.outcome, m.reason) for m in measured] == [(Outcome.OK, "")] * 2
+    for one, layers in zip(measured, (["conv1", "conv2"], ["conv2"]), strict=True):
+        assert {s.selected for s in one.sites} == {"gemm"}
+        assert not any("no profile" in note for note in one.notes)
+        ran = dict.fromkeys(k.layer for k in one.profiles[0].kernels if k.kind == "conv")
+        assert list(ran) == [name for name, _ in one.case.artifact.conv_sites]
+        assert len(ran) == len(layers)
     assert registry.BACKENDS["tvm"] == row
     with pytest.raises(XframeError, match="makes other inputs of its seeds"):
-        jobs.job(moved, replace(kept, digest="0"), "cpu")
+        jobs.job(moved, replace(network, digest="0"), "cpu")
 
 
 def test_code_for_a_gpu_is_machine_code(plugins, tmp_path):
@@ -83,7 +94,8 @@ def test_code_for_a_gpu_is_machine_code(plugins, tmp_path):
         "registry.FRAMEWORKS['pytorch'] = registry.Row('fake_plugins:Honest', (), 'x');"
         "sys.exit(main(sys.argv[1:]))"
     )
-    command = ["build", "--model", "tiny", "--lowering", "gemm", "--target", "sm_90", "-o", str(tmp_path / "built")]
+    command = ["build", "--model", "tiny", "--no-sites", "--lowering", "gemm", "--target", "sm_90"]
+    command += ["-o", str(tmp_path / "built")]
     done = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True)
     assert done.stdout.strip() == "tiny-b1-gemm: compiled", done.stderr
     library = tmp_path / "built" / "tiny-b1-gemm" / "lib.so"
@@ -120,53 +132,3 @@ def test_wrong_outputs_are_found_by_what_the_folder_says(tmp_path):
     assert not job.inputs_matter
     with pytest.raises(XframeError, match="nothing is there"):
         jobs.job(tmp_path, replace(entry, artifact=None), "cpu")
-
-
-def test_what_travels_is_cut_into_pieces_that_make_the_whole_again(tmp_path, monkeypatch):
-    built = tmp_path / "built"
-    (built / "parameters").mkdir(parents=True)
-    data = np.random.default_rng(0).bytes(50000)
-    (built / "parameters" / "w").write_bytes(data)
-    monkeypatch.setattr(pack, "NEEDED", ("markdown-it-py", "no-such-distribution"))
-    monkeypatch.setattr(pack, "RUNTIME", ())
-    files = pack.pack(built, tmp_path / "out", piece=20000)
-    *pieces, script = files
-    assert script.name == "gpu_check.sh"
-    assert len(pieces) > 3
-    assert all(p.stat().st_size == 20000 for p in pieces[:-1])
-    whole = io.BytesIO(b"".join(p.read_bytes() for p in pieces))
-    with tarfile.open(fileobj=whole, mode="r:gz") as tar:
-        names = tar.getnames()
-        assert tar.extractfile("packed/built/parameters/w").read() == data
-    assert {"packed/scripts/gpu_check.py", "packed/xframe/types.py", "packed/models/alexnet.py"} <= set(names)
-    assert "packed/mdurl/__init__.py" in names  # which markdown-it-py requires
-    assert not any("__pycache__" in n for n in names)
-    assert ("packed/lib/libcudart.so.13" in names) == (pack.cuda_runtime() is not None)
-    assert len(pack.pack(built, tmp_path / "out", piece=1 << 30)) == 2
-    assert len(list((tmp_path / "out").iterdir())) == 2
-
-
-def test_tvm_travels_without_its_compiler():
-    pytest.importorskip("tvm")
-    names = {name for _, name in pack._distribution("apache-tvm")}
-    assert "tvm/lib/libtvm_runtime.so" in names or any(n.startswith("tvm/lib/libtvm_runtime") for n in names)
-    assert not any("libtvm_compiler" in n for n in names)
-
-
-def test_the_packed_check_runs(tmp_path, monkeypatch):
-    """Unpacked elsewhere it starts, and says what is missing; nothing of this checkout is used."""
-    built = tmp_path / "built"
-    built.mkdir()
-    folder.write(built, "sm_90", [Entry("tiny-b1-gemm", "tiny", None, 1, Plan("gemm"), reason="made up")])
-    monkeypatch.setattr(pack, "RUNTIME", ())  # it would take half a minute, and nothing here runs by it
-    pack.pack(built, tmp_path / "out")
-    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
-    script = (tmp_path / "out" / "gpu_check.sh").read_text()
-    python = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    assert f" {python} " in script
-    (tmp_path / "out" / "gpu_check.sh").write_text(script.replace(f" {python} ", f" {sys.executable} -S "))
-    command = ["sh", str(tmp_path / "out" / "gpu_check.sh"), "-o", str(tmp_path / "found")]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
-    assert "GPU" in done.stdout, done.stderr
-    assert "prebuilt batch 1" in done.stdout
-    assert json.loads((tmp_path / "found" / "machine" / "step.json").read_text())["state"] == "done"

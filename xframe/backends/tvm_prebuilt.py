@@ -4,6 +4,7 @@ import importlib.metadata
 import json
 import os
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from xframe.backends import tvm, tvm_driverless, tvm_memory
 from xframe.protocols import DEFAULTS
 from xframe.types import Artifact, Plan, SiteRecord
 from xframe.worker import wire
+
+#: The graph of a compiled network, without its weights: what it is called there, and what its layers are.
+GRAPH = "graph.onnx"
 
 
 def arch(target: str) -> str:
@@ -21,6 +25,8 @@ def arch(target: str) -> str:
 
 def write(artifact: Artifact, plan: Plan, target: str, folder: Path, name: str) -> Sequence[SiteRecord]:
     """Compile ``artifact`` under ``plan`` into ``folder/name``, its weights into ``folder/parameters``.
+
+    :data:`GRAPH` is there, too.
 
     Raises
     ------
@@ -39,6 +45,7 @@ def write(artifact: Artifact, plan: Plan, target: str, folder: Path, name: str) 
         compiler.check()
         tvm_driverless.ready()
     built = pipeline.build(onnx.load(artifact.path), plan, Gpu.named(target) if arch(target) else Cpu(target, 1))
+    shutil.rmtree(folder / name, ignore_errors=True)  # of an earlier run
     home = os.environ.get("XFRAME_HOME")
     os.environ["XFRAME_HOME"] = str(folder)  # where the weights of what is run there are looked for
     try:
@@ -49,6 +56,9 @@ def write(artifact: Artifact, plan: Plan, target: str, folder: Path, name: str) 
             table = [{"shape": a.shape, "file": tvm._stored(a)} for a in built.parameters]
             meta = {"target": target, "parameters": table, "sites": wire.plain(built.sites), "notes": list(built.notes)}
             (part / tvm.META).write_text(json.dumps(meta), encoding="utf-8")
+            graph = onnx.load(artifact.path)
+            del graph.graph.initializer[:]
+            (part / GRAPH).write_bytes(graph.SerializeToString())
     finally:
         os.environ.pop("XFRAME_HOME")
         if home is not None:
@@ -57,7 +67,7 @@ def write(artifact: Artifact, plan: Plan, target: str, folder: Path, name: str) 
 
 
 class Prebuilt:
-    """Runs what :func:`write` made; the path of its artifact is that folder."""
+    """Runs what :func:`write` made; the path of its artifact is that of the graph there."""
 
     def __init__(self) -> None:
         self.version = importlib.metadata.version("apache-tvm")
@@ -66,4 +76,5 @@ class Prebuilt:
         self, artifact: Artifact, plan: Plan, device: str, threads: int, options: Mapping[str, str] = DEFAULTS
     ) -> tvm.TvmExecutable:
         """Nothing is compiled. Raises Unavailable where there is no such device, or no runtime for it."""
-        return tvm.TvmExecutable(Path(artifact.path), self.version, threads, plan, artifact, tvm_memory.of(device))
+        folder, memory = Path(artifact.path).parent, tvm_memory.of(device)
+        return tvm.TvmExecutable(folder, self.version, threads, plan, artifact, memory)

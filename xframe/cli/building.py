@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import platform
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +12,9 @@ import typer
 
 from xframe.cli import console, options
 from xframe.errors import UsageError
+
+#: The Python of this process.
+HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def build(
@@ -21,6 +26,9 @@ def build(
     ] = "auto,gemm,direct,winograd,fft",
     fallback: Annotated[str, typer.Option(metavar="NAME", help="Lowering where one refuses a site.")] = "direct",
     target: Annotated[str, typer.Option(metavar="sm_90", help="GPU architecture, or TVM's target of a CPU.")] = "sm_90",
+    sites: Annotated[
+        bool, typer.Option("--sites/--no-sites", help="Each convolution by itself, too, at the largest batch.")
+    ] = True,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Where it goes.")] = Path("built"),
 ) -> int:
     """Compile a network for another machine, which needs TVM's runtime alone: see scripts/gpu_check.py --prebuilt."""
@@ -38,7 +46,7 @@ def build(
     console.check_writable(output)
     progress = console.Progress()
     try:
-        entries = building.build(model, name, batches, labels, target, output, fallback, progress=progress)
+        entries = building.build(model, name, batches, labels, target, output, fallback, sites=sites, progress=progress)
     finally:
         progress.clear()
     for entry in entries:
@@ -60,46 +68,57 @@ def gpu_check(
     ] = None,
     pack: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Only write what must travel to a bare machine, in pieces of 60 MiB."),
+        typer.Option(metavar="DIR", help="Only write what must travel to a machine that nothing can be installed on."),
+    ] = None,
+    python: Annotated[str, typer.Option(metavar="X.Y", help="Of --pack: the Python of that machine.")] = HERE,
+    piece: Annotated[int, typer.Option(metavar="MiB", help="Of --pack: size of a file, at most.")] = 48,
+    without: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Of --pack: packages that the machine has already.")
     ] = None,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Where results go.")] = Path(
         "gpu-check"
     ),
+    archive: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where they go as one file, too: DIR.tar.gz.")
+    ] = None,
 ) -> int:
     """Check a machine with an NVIDIA GPU: what is there, every lowering against float64, times, ratios to cuDNN.
 
     What is done is written as it is done, and not done again by the next run with the same folder.
     """
-    from xframe.gpucheck import journal, steps, words
+    from xframe.gpucheck import steps, words
+    from xframe.gpucheck.archive import Archived
 
     if not minutes > 0:
         raise UsageError(f"--minutes {minutes:g} makes no sense: it must be above 0")
     if not device.startswith("cuda"):
         raise UsageError(f"--device {device}: this checks GPUs, cuda or cuda:<number>")
     if pack is not None:
-        return _pack(prebuilt, pack)
+        return _pack(pack, prebuilt, python, piece, options.names("without", without) or ())
     console.check_writable(output)
     batches = options.numbers("batch", batch) or (1,)
     settings = steps.Settings(model, device=device, batches=batches, minutes=minutes, prebuilt=prebuilt)
     progress = console.Progress()
     try:
-        found = steps.check(settings, journal.Journal(output), progress)
+        found = steps.check(settings, journal := Archived(output, archive), progress)
     finally:
         progress.clear()
     text = "\n".join(words.lines(found))
     (output / "summary.txt").write_text(text + "\n", encoding="utf-8")
+    journal.pack()
     print(text)
-    print(f"wrote {output}", file=sys.stderr)
+    print(f"wrote {output} and {journal.path}", file=sys.stderr)
     return int(not words.complete(found))
 
 
-def _pack(prebuilt: Path | None, output: Path) -> int:
-    from xframe.prebuilt import folder
+def _pack(output: Path, built: Path | None, python: str, piece: int, without: Sequence[str]) -> int:
     from xframe.prebuilt import pack as packing
 
-    if prebuilt is None:
-        raise UsageError("--pack takes what xframe build made: name its folder with --prebuilt")
-    folder.read(prebuilt)
-    for path in packing.pack(prebuilt, output):
+    def tell(line: str) -> None:
+        print(line, file=sys.stderr)
+
+    for path in packing.pack(output, built, python, piece, without, tell):
         print(f"{path.stat().st_size:>10} {path}")
+    where = f"{platform.system()} {platform.machine()}"
+    tell(f"for Python {python} on {where}; there: sh {output.name}/gpu_check.sh -o found")
     return 0

@@ -223,7 +223,7 @@ def _sites(settings: Settings, batch: int, progress: Progress, tuned: bool = Fal
 
         def run(place: Path, limit: float, name: str = name) -> tuple[Sequence[Measurement], dict[str, Any]]:
             from xframe import artifact
-            from xframe.gpucheck import convolution
+            from xframe.prebuilt import convolution
 
             logs = place.parent / LOGS
             if tuned and not logs.is_dir():
@@ -285,7 +285,7 @@ def _prebuilt(settings: Settings, where: Path, progress: Progress) -> Iterator[S
     for batch in batches:
 
         def run(place: Path, limit: float, batch: int = batch) -> tuple[Sequence[Measurement], dict[str, Any]]:
-            mine = [e for e in entries if e.batch == batch]
+            mine = [e for e in entries if e.batch == batch and not e.site]
             rows, refused = _compiled(where, mine, settings.device, _limited(settings, limit), progress)
             facts = {"target": target, "refused": refused, "network": mine[0].model, "batch": batch}
             return rows, {**facts, "flop": _flop(rows)}

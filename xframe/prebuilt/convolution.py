@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
@@ -13,7 +12,7 @@ from xframe.types import ModelSpec
 
 
 def write(spec: ModelSpec, name: str, batch: int, path: Path) -> Path:
-    """The layer ``name`` of ``spec``, with weights of N(0, 1/terms) and a bias: outputs are about 1.
+    """The layer ``name`` of ``spec``, with the weights and the bias that it has there.
 
     Its image lies as it does in the network, channels last behind other layers, and a ReLU follows where one does: so
     TVM's kernels are those of the network, and what is tuned for one is tuned for both.
@@ -24,10 +23,7 @@ def write(spec: ModelSpec, name: str, batch: int, path: Path) -> Path:
     image, out = shapes[source], shapes[name]
     activated = any(x.op == "relu" and name in sources[x.name] for x in spec.layers)
     last = source in {x.name for x in spec.layers}  # else it is the network's own input
-    rng = np.random.default_rng(0)
-    share = image[1] // layer["groups"], *layer["kernel"]
-    weight = rng.standard_normal((layer["out"], *share)) / np.sqrt(np.prod(share))
-    arrays = {"w": weight, "b": rng.standard_normal(layer["out"])}
+    arrays = {"w": zoo.tensor(spec, f"{name}.weight"), "b": zoo.tensor(spec, f"{name}.bias")}
     top, left, bottom, right = layer["pads"]
     conv = helper.make_node(
         "Conv", ["i" if last else "x", "w", "b"], ["c" if activated else "y"], name, kernel_shape=layer["kernel"],
@@ -41,7 +37,7 @@ def write(spec: ModelSpec, name: str, batch: int, path: Path) -> Path:
         name,
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, (n, h, w, c) if last else image)],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, out)],
-        [numpy_helper.from_array(a.astype(np.float32), k) for k, a in arrays.items()],
+        [numpy_helper.from_array(a, k) for k, a in arrays.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     path.parent.mkdir(parents=True, exist_ok=True)

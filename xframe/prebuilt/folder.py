@@ -17,13 +17,16 @@ from xframe.errors import UsageError
 from xframe.types import Artifact, ConvSite, Plan
 from xframe.worker import wire
 
-MANIFEST, EXPECTED = "manifest.json", "expected.npz"
-SCHEMA = 1
+MANIFEST, EXPECTED, PARAMETERS = "manifest.json", "expected.npz", "parameters"
+SCHEMA = 2
 
 
 @dataclass(frozen=True)
 class Entry:
     """One compiled network, in the subfolder ``name``. ``inputs``: (shape, seed) of each input of each feed.
+
+    ``site``: the convolution of ``model`` that is all of it; empty for the whole network. ``artifact``: its path is
+    that of the graph without weights, in the folder.
 
     ``reason``: why it could not be made; then nothing else is there.
     """
@@ -37,6 +40,7 @@ class Entry:
     inputs: tuple[tuple[tuple[tuple[int, ...], int], ...], ...] = ()
     digest: str = ""
     reason: str = ""
+    site: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return {**vars(self), "plan": self.plan.to_json(), "artifact": wire.plain(self.artifact)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,16 +15,23 @@ from xframe import registry, zoo
 from xframe.equivalence.verdict import Verdict, judge
 from xframe.errors import XframeError
 from xframe.jobs import Job
-from xframe.prebuilt import folder
+from xframe.prebuilt import convolution, folder, seeds
 from xframe.prebuilt.folder import Entry
+from xframe.subject import Feed, Judge, Subject
 from xframe.types import Case, SiteRecord
 
 RUNNER = "tvm"
+#: Feeds, the judge of the outputs for them, and whether exact outputs differ between them.
+Judged = tuple[Sequence[Feed], Judge, bool]
 
 
 @contextlib.contextmanager
 def running(where: Path) -> Iterator[None]:
-    """Within the block the rows of ``tvm`` run what is compiled in ``where``, whose weights are there, too."""
+    """Within the block the rows of ``tvm`` run what is compiled in ``where``, whose weights are there, too.
+
+    Weights that were left out, as they are seeded, are made there first. Raises XframeError where they are others.
+    """
+    seeds.restore(where)
     row, home = registry.BACKENDS[RUNNER], os.environ.get("XFRAME_HOME")
     registry.BACKENDS[RUNNER] = row._replace(where="xframe.backends.tvm_prebuilt:Prebuilt")
     os.environ["XFRAME_HOME"] = str(where.resolve())
@@ -36,10 +44,36 @@ def running(where: Path) -> Iterator[None]:
             os.environ["XFRAME_HOME"] = home
 
 
-def job(where: Path, entry: Entry, device: str, threads: int = 1) -> Job:
-    """What measures one entry on ``device``. Raises XframeError where it was not made, or has other inputs here."""
+def job(where: Path, entry: Entry, device: str, threads: int = 1, judged: Judged | None = None) -> Job:
+    """What measures one entry on ``device``, judged as ``judged`` says.
+
+    None: a network by the exact outputs that are kept with it, for the inputs that they are of; a single convolution by
+    a reference that is made of its seeds.
+
+    Raises
+    ------
+    XframeError
+        It was not made, or the seeds of its inputs make others here.
+    """
     if entry.reason or entry.artifact is None:
         raise XframeError(f"{entry.name} was not compiled: {entry.reason or 'nothing is there'}")
+    artifact = replace(entry.artifact, path=str((where / entry.artifact.path).resolve()))
+    case = Case(entry.model, entry.framework, RUNNER, entry.plan, device, entry.batch, threads, artifact)
+    if judged is None:
+        judged = _of_site(entry) if entry.site else _kept(where, entry)
+    feeds, verdict, differ = judged
+    return Job(case, None, None, feeds, verdict, differ)
+
+
+def _of_site(entry: Entry) -> Judged:
+    with tempfile.TemporaryDirectory() as scratch:
+        path = convolution.write(zoo.spec(entry.model), entry.site, entry.batch, Path(scratch) / f"{entry.site}.onnx")
+        subject = Subject.of(str(path))
+    feeds = subject.feeds(entry.batch, 0)
+    return feeds, *subject.judge(feeds)
+
+
+def _kept(where: Path, entry: Entry) -> Judged:
     feeds = [[zoo.inputs(shape, seed) for shape, seed in feed] for feed in entry.inputs]
     if folder.digest(feeds) != entry.digest:
         raise XframeError(
@@ -52,6 +86,4 @@ def job(where: Path, entry: Entry, device: str, threads: int = 1) -> Job:
         found = [judge(got, want) for got, want in zip(outputs, expected, strict=True)]
         return max(found, key=lambda v: (not v.ok, v.ratio or 0.0))
 
-    artifact = replace(entry.artifact, path=str((where / entry.name).resolve()))
-    case = Case(entry.model, entry.framework, RUNNER, entry.plan, device, entry.batch, threads, artifact)
-    return Job(case, None, None, feeds, verdict, differ)
+    return feeds, verdict, differ

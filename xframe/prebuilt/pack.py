@@ -3,154 +3,131 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import gzip
 import importlib.util
-import io
+import json
 import re
-import sys
-import tarfile
-from collections.abc import Iterator, Sequence
-from importlib import metadata
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, cast
 
 import xframe
-from xframe import files
-from xframe.errors import Unavailable
+from xframe import files, nvidia, zoo
+from xframe.errors import Unavailable, UsageError
+from xframe.prebuilt import distributions, folder, pieces, seeds, unpack
+from xframe.prebuilt.distributions import HERE
 
-#: Bytes of a piece.
-PIECE = 60 << 20
-#: What xframe needs, with what that needs in turn; and TVM, alone and without its compiler, which is 250 MB.
-NEEDED, RUNTIME = ("numpy", "onnx", "typer", "rich"), ("apache-tvm", "apache-tvm-ffi")
+#: MiB of a piece.
+PIECE = 48
+#: What xframe needs; TVM; and what tuning needs.
+NEEDED = ("numpy", "onnx", "typer", "rich")
+RUNTIME = ("apache-tvm", "apache-tvm-ffi")
+TUNING = ("xgboost-cpu", "cloudpickle", "psutil", "tornado")
+#: Of TVM, what nothing here needs, and what only compiling needs: 250 MB.
+NEEDLESS, COMPILER = "/3rdparty/", re.compile(r"libtvm_compiler|/(include|src)/|\.(hpp|h|cuh|cc|cu)$")
 RUNTIME_LIBRARY = "libcudart.so.13"
-LEFT_OUT = ("libtvm_compiler", ".a", ".lib", ".hpp", ".h", ".cc", ".cu", ".pyc", ".pyi")
-UNPACK = """#!/bin/sh
-# Puts the pieces beside this file together, and runs the check with what is in them.
-set -e
-cd "$(dirname "$0")"
-cat gpu_check.tar.gz.* | tar -xzf -
-export PYTHONPATH="$PWD/packed" LD_LIBRARY_PATH="$PWD/packed/lib:$LD_LIBRARY_PATH"
-exec {python} packed/scripts/gpu_check.py --prebuilt packed/built "$@"
+OWN, _ROOT = ("xframe", "models", "schedules", "scripts"), Path(xframe.__file__).resolve().parents[1]
+SCRIPT = """#!/bin/sh
+# Runs the check with what is in the pieces beside this file. They are for Python {python}: PYTHON=... names another one
+# than the first on the PATH.
+here=$(cd "$(dirname "$0")" && pwd)
+for python in $PYTHON python3 python{python} python; do
+    if "$python" -c 'import sys; sys.exit(sys.version_info[:2] != ({comma}))' 2>/dev/null; then
+        exec "$python" "$here/gpu_check.py" "$@"
+    fi
+done
+echo "gpu_check: these pieces are for Python {python}, and there is none on the PATH: pack with --python X.Y" >&2
+exit 2
 """
 
 
-def pack(built: Path, output: Path, piece: int = PIECE) -> list[Path]:
-    """Write ``gpu_check.tar.gz.000``, ... of at most ``piece`` bytes each, and ``gpu_check.sh``: unpacks and runs.
+def pack(
+    output: Path,
+    built: Path | None = None,
+    python: str = HERE,
+    piece: int = PIECE,
+    without: Sequence[str] = (),
+    tell: Callable[[str], None] = lambda line: None,
+) -> list[Path]:
+    """Write ``gpu_check.tar.xz.000``, ... of at most ``piece`` MiB each, and ``gpu_check.sh``, which unpacks and runs.
 
-    They hold xframe, the Python packages that running needs, TVM's runtime, CUDA's, and what is in ``built``; the
-    machine needs Python of the same version. Existing pieces are replaced.
+    They hold xframe and the Python packages that it needs, for Python ``python``, but those ``without``; and TVM: with
+    ``built``, a folder of ``xframe build``, its runtime and that folder, whose seeded weights are made there; else all
+    of it, with what tuning needs. Packages that are there already are not replaced. Existing pieces are.
 
     Raises
     ------
     Unavailable
-        TVM is not installed here.
+        TVM is not installed here, or a package can't be had for that Python.
+    UsageError
+        There is no such Python, or ``built`` holds no compiled networks.
     """
+    if not re.fullmatch(r"3\.\d+", python) or int(python[2:]) < 11:
+        raise UsageError(f"--python {python}: xframe needs 3.11 or later, as 3.12")
+    if piece < 1:
+        raise UsageError(f"--piece {piece} makes no sense: it must be at least 1 MiB")
     if importlib.util.find_spec("tvm") is None:
-        raise Unavailable(
-            "packing takes TVM's runtime along, and it is not installed here: pip install 'xframe-eval[tvm]'"
-        )
-    output.mkdir(parents=True, exist_ok=True)
-    for old in output.glob("gpu_check.tar.gz.*"):
-        old.unlink()
-    pieces = _Pieces(output, piece)
-    with (
-        gzip.open(cast(BinaryIO, pieces), "wb", compresslevel=1) as packed,
-        tarfile.open(fileobj=packed, mode="w|", dereference=True) as tar,
-    ):
-        for source, name in contents(built):
-            tar.add(source, arcname=f"packed/{name}", recursive=False)
-    pieces.close()
-    script = output / "gpu_check.sh"
-    with files.atomic(script) as part:
-        part.write_text(UNPACK.format(python=f"python{sys.version_info.major}.{sys.version_info.minor}"))
+        raise Unavailable("packing takes TVM along, and it is not installed here: pip install 'xframe-eval[tvm]'")
+    parts: list[Path] = []
+    with tempfile.TemporaryDirectory() as scratch, pieces.archive(output, piece << 20, parts) as tar:
+        for source, name in contents(built, python, without, Path(scratch), tell):
+            tar.add(source, arcname=name, recursive=False)
+    digests = {path.name: files.sha256(path) for path in parts}
+    ours = [*map(distributions.canonical, RUNTIME)]
+    about = {"python": python, "pieces": digests, "ours": ours, "without": list(without)}
+    script, start, described = (output / name for name in ("gpu_check.sh", "gpu_check.py", unpack.ABOUT))
+    script.write_text(SCRIPT.format(python=python, comma=python.replace(".", ", ")), encoding="utf-8")
     script.chmod(0o755)
-    return [*pieces.paths, script]
+    shutil.copyfile(unpack.__file__, start)
+    described.write_text(json.dumps(about, indent=1), encoding="utf-8")
+    return [*parts, script, start, described]
 
 
-def contents(built: Path) -> Iterator[tuple[Path, str]]:
-    """(file, its place) of everything that travels."""
-    root = Path(xframe.__file__).resolve().parents[1]
-    for folder in ("xframe", "models", "scripts"):
-        for path in _files(root / folder):
-            yield path, path.relative_to(root).as_posix()
-    for name in (*_closure(NEEDED), *RUNTIME):
-        yield from _distribution(name)
-    if (runtime := cuda_runtime()) is not None:
-        yield runtime, f"lib/{RUNTIME_LIBRARY}"
+def contents(
+    built: Path | None, python: str, without: Sequence[str], scratch: Path, tell: Callable[[str], None]
+) -> Iterator[tuple[Path, str]]:
+    """(file, its place) of everything that travels; what is made for it is in ``scratch``."""
+    for part in OWN:
+        for path in _files(_ROOT / part):
+            yield path, path.relative_to(_ROOT).as_posix()
+    names = distributions.closure([*NEEDED, *RUNTIME, *(() if built else TUNING)], without)
+    for path, place in distributions.files(names, python, scratch):
+        tvm = place.startswith(RUNTIME)
+        if not (tvm and (NEEDLESS in place or (built and COMPILER.search(place)))):
+            yield path, f"{unpack.PACKAGES}/{place}"
+    if (runtime := cuda_runtime()) is None:
+        tell(f"{RUNTIME_LIBRARY} is not here, so it is not packed: TVM needs that of the other machine")
+    else:
+        yield runtime, f"{unpack.LIBRARIES}/{RUNTIME_LIBRARY}"
+    if built:
+        yield from _compiled(built, scratch, tell)
+
+
+def _compiled(built: Path, scratch: Path, tell: Callable[[str], None]) -> Iterator[tuple[Path, str]]:
+    """A folder of compiled networks, without the parameters that are made of seeds, and with the models they are of."""
+    models = dict.fromkeys(entry.model for entry in folder.read(built)[1])
+    made = seeds.recipes(built, list(models))
+    left = sum((built / folder.PARAMETERS / name).stat().st_size for name in made)
+    tell(f"{len(made)} parameters ({left >> 20} MiB) are seeded weights: they are made there")
+    yield seeds.write(scratch, made), f"{unpack.BUILT}/{seeds.RECIPES}"
     for path in _files(built):
-        yield path, f"built/{path.relative_to(built).as_posix()}"
+        if path.parent.name != folder.PARAMETERS or path.name not in made:
+            yield path, f"{unpack.BUILT}/{path.relative_to(built).as_posix()}"
+    for name in models:
+        file = next(f for f in (place / f"{name}.py" for place in zoo.folders()) if f.is_file())
+        if _ROOT not in file.resolve().parents:
+            yield file, f"models/{file.name}"
 
 
 def cuda_runtime() -> Path | None:
     """The CUDA runtime that TVM's needs, which a machine with a driver alone lacks; None where it is not here."""
-    try:
-        ctypes.CDLL(RUNTIME_LIBRARY)
-        lines = Path("/proc/self/maps").read_text().splitlines()
-    except OSError:
-        return None
-    return next(
-        (Path(line.split()[-1]) for line in lines if Path(line.split()[-1]).name.startswith("libcudart.so")), None
-    )
+    with contextlib.suppress(Unavailable, OSError):
+        nvidia.load("cudart")
+        lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+        loaded = (Path(line.split()[-1]) for line in lines if len(line.split()) > 5)
+        return next((path for path in loaded if path.name.startswith(RUNTIME_LIBRARY)), None)
+    return None
 
 
 def _files(folder: Path) -> Iterator[Path]:
     return (p for p in sorted(folder.rglob("*")) if p.is_file() and "__pycache__" not in p.parts)
-
-
-def _closure(names: Sequence[str]) -> list[str]:
-    """These distributions and all that they require; one that is not installed here is not required here."""
-    found = list(names)
-    for name in found:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            plain = (r for r in metadata.requires(name) or () if "extra ==" not in r)
-            found += [n for n in (re.split(r"[^\w.-]", r, maxsplit=1)[0] for r in plain) if n not in found]
-    return list(dict.fromkeys(found))
-
-
-def _distribution(name: str) -> Iterator[tuple[Path, str]]:
-    try:
-        listed: Sequence[metadata.PackagePath] = metadata.files(name) or ()
-    except metadata.PackageNotFoundError:
-        return
-    for file in listed:
-        path = Path(str(file.locate()))
-        wanted = not any(part in file.name if part.startswith("lib") else file.name.endswith(part) for part in LEFT_OUT)
-        if wanted and ".." not in file.parts and "tests" not in file.parts and path.is_file():
-            yield path, file.as_posix()
-
-
-class _Pieces(io.RawIOBase):
-    """A stream that goes on in another file whenever one is full."""
-
-    def __init__(self, folder: Path, size: int):
-        self._folder, self._size = folder, size
-        self.paths: list[Path] = []
-        self._file: io.BufferedWriter | None = None
-        self._left = 0
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data) -> int:
-        view = memoryview(data).cast("B")
-        done = 0
-        while done < len(view):
-            if not self._left:
-                self._next()
-            assert self._file is not None
-            part = view[done : done + self._left]
-            self._file.write(part)
-            done, self._left = done + len(part), self._left - len(part)
-        return len(view)
-
-    def _next(self) -> None:
-        if self._file is not None:
-            self._file.close()
-        self.paths.append(self._folder / f"gpu_check.tar.gz.{len(self.paths):03d}")
-        self._file, self._left = open(self.paths[-1], "wb"), self._size  # noqa: SIM115
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-        super().close()
