@@ -18,7 +18,8 @@ from xframe.types import Device
 #: Distributions whose versions go into every result.
 DISTRIBUTIONS = (
     "numpy", "onnx", "onnxruntime-gpu", "onnxruntime", "torch", "onnxscript", "tensorflow", "tf2onnx", "jax", "jaxlib",
-    "apache-tvm", "apache-tvm-ffi", "openvino", "nvidia-cudnn-cu13", "nvidia-cublas", "nvidia-cuda-runtime",
+    "apache-tvm", "apache-tvm-ffi", "openvino", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12", "nvidia-cublas",
+    "nvidia-cuda-runtime", "nvidia-cuda-nvrtc",
     "nvidia-cuda-cupti",
 )  # fmt: skip
 _SYS = Path("/sys/devices/system/cpu")

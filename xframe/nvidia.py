@@ -16,6 +16,7 @@ FILES = {
     "cudart": (("libcudart.so.13", "libcudart.so.12"), "nvidia-cuda-runtime"),
     "cublas": (("libcublas.so.13", "libcublas.so.12"), "nvidia-cublas"),
     "cudnn": (("libcudnn.so.9",), "nvidia-cudnn-cu13"),
+    "nvrtc": (("libnvrtc.so.13", "libnvrtc.so.12"), "nvidia-cuda-nvrtc"),
     "cupti": (("libcupti.so.13", "libcupti.so.12"), "nvidia-cuda-cupti"),
 }
 

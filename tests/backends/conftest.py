@@ -7,7 +7,8 @@ import pytest
 
 from tests import fake_nvidia
 from xframe import artifact
-from xframe.backends import cudnn_device, cudnn_library
+from xframe.backends import cudnn_device, cudnn_graph_convolution, cudnn_library
+from xframe.errors import Unavailable
 
 
 @pytest.fixture(scope="session")
@@ -21,6 +22,13 @@ def fake(built, monkeypatch):
     library.fake_reset()
     monkeypatch.setattr(cudnn_library, "load", lambda name: ctypes.CDLL(str(built)))
     monkeypatch.setattr(cudnn_device, "GATE_BYTES", 8192)
+    compilers = []
+
+    def compiler(name):
+        compilers.append(name)
+        raise Unavailable(f"no {name}")
+
+    monkeypatch.setattr(cudnn_graph_convolution, "load", compiler)
     before = library.fake_live()
     yield SimpleNamespace(
         fail=lambda name, status: library.fake_fail(name.encode(), status),
@@ -29,6 +37,7 @@ def fake(built, monkeypatch):
         version=lambda n: library.fake_version(ctypes.c_size_t(n)),
         log=lambda: library.fake_log().decode().splitlines(),
         live=lambda: library.fake_live() - before,
+        compilers=compilers,
     )
     assert library.fake_live() == before, "something was not freed"
 

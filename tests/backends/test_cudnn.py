@@ -113,10 +113,23 @@ def test_without_a_plan_the_fastest_that_keeps_float32_runs(fake, model):
     right(executable, model)
     assert [s.selected for s in executable.sites] == ["winograd_nonfused", "implicit_precomp_gemm"]
     assert {math for _, math in ran(fake)} == {3}
-    told = {f["algorithm"]: f for f in executable.environment["algorithms"]["conv2"] if f["math"] == "fma"}
-    assert told["gemm"]["seconds"] > 0
-    assert "CUDNN_STATUS_NOT_SUPPORTED" in told["fft"]["refused"]
-    assert told["fft"]["seconds"] is None
+    told = {(f["algorithm"], f["math"]): f for f in executable.environment["algorithms"]["conv2"]}
+    assert told["gemm", "default"]["seconds"] > 0  # it has no tensor cores to leave alone
+    assert {math for name, math in told if name == "implicit_precomp_gemm"} == {"tensor_op", "default", "fma"}
+    assert told["fft", "default"]["refused"] == "CUDNN_STATUS_NOT_SUPPORTED (3000)"
+    assert told["fft", "default"]["seconds"] is None
+    executable.close()
+
+
+def test_an_algorithm_without_tensor_cores_is_the_fastest_where_it_is(fake, model, monkeypatch):
+    """It is offered with the default math alone, and runs with that of float32."""
+    found = cudnn_convolution.Convolution.found
+    fewer = lambda self, exhaustive: [f for f in found(self, exhaustive) if f.algorithm in ("gemm", "winograd")]  # noqa: E731
+    monkeypatch.setattr(cudnn_convolution.Convolution, "found", fewer)
+    executable = Cudnn().compile(model, Plan(), "cuda", 1)
+    right(executable, model)
+    assert [s.selected for s in executable.sites] == ["winograd", "gemm"]
+    assert {math for _, math in ran(fake)} == {cudnn_library.MATH["fma"]}
     executable.close()
 
 

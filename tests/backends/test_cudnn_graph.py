@@ -49,6 +49,12 @@ def test_the_fastest_engine_of_each_site_is_what_runs(fake, model):
     executable.close()
 
 
+def test_the_compiler_of_engines_is_loaded_where_there_is_one(fake, model):
+    """Some engines are compiled at run time; the others are there without it."""
+    compiled(model, PLAIN).close()
+    assert set(fake.compilers) == {"nvrtc"}
+
+
 def test_a_row_has_all_that_was_measured_and_all_that_was_said(fake, model):
     executable = compiled(model, FASTEST)
     told = table(executable)

@@ -125,17 +125,22 @@ class Convolution:
         return [self._told(r) for r in results[: returned.value]]
 
     def _told(self, result: Performance) -> Found:
-        refused = self._gpu.api.words("cudnnConvolutionForward", result.status) if result.status else ""
+        refused = self._gpu.api.name("cudnnConvolutionForward", result.status) if result.status else ""
         name = _NAMES.get(result.algo, f"algorithm {result.algo}")
         seconds = result.time * 1e-3 if result.time >= 0 and not result.status else None
         return Found(name, _MATH.get(result.math, str(result.math)), seconds, result.memory, refused)
 
     def best(self, found: Sequence[Found], x: int, w: int, y: int) -> Choice:
-        """The first of ``found`` that computes as this device was told to, and can be had."""
-        allowed = {self._gpu.math} if self._gpu.math == "fma" else set(MATH)
+        """The first of ``found`` that computes as this device was told to, and can be had.
+
+        cuDNN tries what can be on tensor cores with several math types, of which this device's is the one; what can't
+        be it tries with the default one alone, and computes it as it is told.
+        """
+        able = [f for f in found if not f.refused and f.algorithm in ALGORITHMS]
+        told = {f.algorithm for f in able if f.math == self._gpu.math}
         said = []
-        for one in found:
-            if one.refused or one.algorithm not in ALGORITHMS or one.math not in allowed:
+        for one in able:
+            if one.math != (self._gpu.math if one.algorithm in told else "default"):
                 continue
             try:
                 return self.forced(one.algorithm, x, w, y)

@@ -18,6 +18,8 @@ from xframe.backends.cudnn_device import Dims, Gpu, contiguous
 from xframe.backends.cudnn_engines import FASTEST, Engine, listed, refusals
 from xframe.backends.cudnn_graph import Descriptor, made
 from xframe.backends.cudnn_library import CROSS_CORRELATION, FLOAT, NOT_SUPPORTED, CallFailed
+from xframe.errors import Unavailable
+from xframe.nvidia import load
 
 #: At most so many engines with their knobs are measured at a convolution, each by the median of so many runs, or by one
 #: where that takes so many times as long as the fastest.
@@ -33,6 +35,8 @@ class GraphConvolution:
 
     def __init__(self, gpu: Gpu, problem: Problem):
         self._gpu = gpu
+        with contextlib.suppress(Unavailable):  # engines that are compiled at run time look for it among what is loaded
+            load("nvrtc")
         convolution = self._made(
             "CONVOLUTION", CONVOLUTION_SPATIAL_DIMS=2, CONVOLUTION_COMP_TYPE=FLOAT,
             CONVOLUTION_CONV_MODE=CROSS_CORRELATION, CONVOLUTION_FILTER_STRIDES=problem.stride,

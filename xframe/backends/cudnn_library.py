@@ -205,14 +205,17 @@ class Libraries:
         return CallFailed(function, status, self.words(function, status))
 
     def words(self, function: str, status: int) -> str:
-        """What the library that has ``function`` calls a status, and what cuDNN adds to its last one."""
+        """What the library that has ``function`` calls the status of its last call, and what cuDNN adds to that."""
+        more = self._last_words() if function.startswith("cudnn") else ""
+        return self.name(function, status) + (f": {more}" if more else "")
+
+    def name(self, function: str, status: int) -> str:
+        """What the library that has ``function`` calls a status."""
         begin = next(b for b in self._loaded if function.startswith(b))
         name = {"cuda": "cudaGetErrorString", "cublas": "cublasGetStatusString", "cudnn": "cudnnGetErrorString"}[begin]
         tell = getattr(self._loaded[begin], name)
         tell.restype, tell.argtypes = ctypes.c_char_p, [ctypes.c_int]
-        text = (tell(status) or b"").decode(errors="replace")
-        more = self._last_words() if begin == "cudnn" else ""
-        return f"{text} ({status})" + (f": {more}" if more else "")
+        return f"{(tell(status) or b'').decode(errors='replace')} ({status})"
 
     def _last_words(self) -> str:
         tell = self._loaded["cudnn"].cudnnGetLastErrorString

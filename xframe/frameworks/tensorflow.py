@@ -319,7 +319,7 @@ class TensorFlow:
         if index is not None and index >= seen:
             raise Unavailable(
                 f"tensorflow on {device}: TensorFlow {self.version} sees {seen} GPUs; use --device cpu, or install "
-                "tensorflow[and-cuda] on a machine with a GPU"
+                "tensorflow[and-cuda] on a machine with a GPU, in an environment of its own (its CUDA is 12, not 13)"
             )
         wanted = options.get("onednn", "auto")
         if wanted != "auto" and _onednn() != (wanted == "on"):
