@@ -25,8 +25,10 @@ def test_a_trace_without_its_step_is_refused():
         traces.step([Event("x", 0.0, 1.0, "main")])
 
 
-def test_only_the_second_run_is_marked():
-    log = []
+@pytest.mark.parametrize(("seconds", "before"), [(1.0, 1), (traces.WARM / 2.5, 3), (0.0, traces.STEPS)])
+def test_the_last_run_is_marked_of_as_many_as_it_takes_to_be_warm(monkeypatch, seconds, before):
+    log, times = [], iter(range(10))
+    monkeypatch.setattr(traces, "perf_counter", lambda: seconds * next(times))
 
     class Mark:
         def __init__(self, name):
@@ -45,7 +47,7 @@ def test_only_the_second_run_is_marked():
         return [Event("x", 0.0, 1.0, "main")]
 
     assert len(traces.marked(lambda: log.append("run"), record, Mark)) == 1
-    assert log == ["on", "run", traces.MARK, "in", "run", "out", "off"]
+    assert log == ["on", *["run"] * before, traces.MARK, "in", "run", "out", "off"]
 
 
 def test_the_host_s_time_is_told_apart():

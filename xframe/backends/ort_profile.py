@@ -24,7 +24,7 @@ import numpy as np
 from xframe.backends import kinds, profiler_cost
 from xframe.backends.cupti_activity import Recorder, Recording
 from xframe.backends.nodes import Nodes
-from xframe.backends.ort_session import Settings
+from xframe.backends.ort_session import Bound, Settings
 from xframe.errors import NotHonoured, XframeError
 from xframe.frameworks import cupti
 from xframe.types import Artifact, ConvSite, Kernel, Profile, Span
@@ -42,6 +42,8 @@ _BLOCKED = re.compile(r"_nchwc(_token_\d+)?$")
 #: a convolution.
 _MADE = re.compile(r"^fused |(_nchwc)?(_token_\d+)?$"), re.compile(r"_(bn|mul)_nchwc(_token_\d+)?$")
 _KERNEL = "_kernel_time"
+#: Seconds of steps before the passes of a session that profiles, and how many at most: each leaves its events.
+WARM, STEPS = 0.08, 10
 CUDA = "CUDAExecutionProvider"
 _MICRO, _NANO = 1e-6, 1e-9
 #: Nanoseconds by which a node may end later than is said: its begin and its duration are cut to whole microseconds.
@@ -90,8 +92,7 @@ def taken(
         bound.bind(artifact, feeds)
         start = bound.session.get_profiling_start_time_ns()
         timed = []
-        bound.step()  # the first one allocates
-        bound.sync()
+        warmups = _warmed(bound)
         if recorder is not None:
             recorder.start(lambda: time.time_ns() - start)
         for _ in range(passes):
@@ -106,7 +107,17 @@ def taken(
     if settings.device != "cpu":
         _on_the_gpu(events, settings.device)
     join = Join(artifact, Nodes.read(artifact.path))
-    return read(events, timed, join, recording, settings.on(_GRAPH, default=False))
+    return read(events, timed, join, recording, settings.on(_GRAPH, default=False), warmups)
+
+
+def _warmed(bound: Bound) -> int:
+    """Steps until a session that was just made is as warm as the timed one; how many. The first one allocates."""
+    until, steps = time.perf_counter() + WARM, 0
+    while not steps or (time.perf_counter() < until and steps < STEPS):
+        bound.step()
+        bound.sync()
+        steps += 1
+    return steps
 
 
 def _on_the_gpu(events: Sequence[Event], device: str) -> None:
@@ -198,16 +209,18 @@ def read(
     join: Join,
     recording: Recording | None = None,
     captures: bool = False,
+    before: int = 1,
 ) -> list[Profile]:
-    """The profiles of ``passes``: every second run in ``events`` after the first. Their cost is not known here.
+    """The profiles of ``passes``: every second run in ``events`` after the ``before`` first ones. Their cost is not
+    known here.
 
     ``recording``: what ran on a GPU, by the clock of the events. ``captures``: the first step may be several runs, as
     those that a CUDA graph is captured in.
     """
-    runs, made = [e for e in events if e["name"] == "model_run"], 1 + 2 * len(passes)
+    runs, made = [e for e in events if e["name"] == "model_run"], before + 2 * len(passes)
     if len(runs) < made or (len(runs) > made and not captures):
         raise XframeError(f"the profile of ONNX Runtime has {len(runs)} runs, {made} were made")
-    looked_at = runs[len(runs) - made :][2::2]
+    looked_at = runs[len(runs) - 2 * len(passes) :][1::2]
     return [_profile(events, run, one, join, recording) for run, one in zip(looked_at, passes, strict=True)]
 
 

@@ -14,6 +14,9 @@ from xframe.types import Span
 
 #: Name of the event that encloses a profiled step.
 MARK = "xframe.step"
+#: Seconds of steps before the marked one, as warm as timed steps are, which run for longer without a break; and how
+#: many at most, as each leaves its events.
+WARM, STEPS = 0.04, 5
 #: Calls of the calibration in a turn with the profiler on, and as many in one with it off.
 CALLS = 16
 #: Times that they take turns.
@@ -39,17 +42,21 @@ Recorder = Callable[[Callable[[], None]], list[Event]]
 def marked(
     run: Callable[[], None], record: Recorder, mark: Callable[[str], AbstractContextManager[Any]]
 ) -> list[Event]:
-    """The events of a recording in which ``run`` was run twice, the second time inside the mark.
+    """The events of a recording in which ``run`` was run at least twice, the last time inside the mark.
 
-    The first makes caches as warm as those of a timed step, and has the profiler set up what it keeps for each thread.
+    Those before have the profiler set up what it keeps for each thread, and caches and threads awake: to start a
+    profiler takes as long as a few steps.
     """
 
-    def both() -> None:
-        run()
+    def all_of_them() -> None:
+        until, steps = perf_counter() + WARM, 0
+        while not steps or (perf_counter() < until and steps < STEPS):
+            run()
+            steps += 1
         with mark(MARK):
             run()
 
-    return record(both)
+    return record(all_of_them)
 
 
 def step(events: Iterable[Event]) -> tuple[float, str, list[Event]]:
