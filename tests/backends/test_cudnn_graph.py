@@ -89,7 +89,11 @@ def test_a_kind_is_refused_with_what_was_said_of_each_engine(fake, model, name, 
     right(executable, model)
     assert ran(fake)[-2:] == [(engine, 0), (5, 1)]
     assert [s.selected for s in executable.sites] == [name, PLAIN]
-    assert name in executable.environment["refusals"]["conv2"]
+    refused = executable.environment["refusals"]["conv2"]
+    assert "of another kind, graph_plain" in refused
+    brief = f"none of its 8 engines is {name} and can do it"
+    assert refused.startswith(f"{brief} (")
+    assert f"conv2: graph_plain, because cuDNN refuses {name}: {brief}" in executable.notes
     executable.close()
 
 

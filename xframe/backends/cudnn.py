@@ -239,12 +239,15 @@ class _Chosen:
                 if fallback == "none":
                     unresolved[problem] = e.words
                     continue
-                requested, detail = fallback, f"{fallback}, because cuDNN refuses {asked}: {e.words}"
+                requested, detail = fallback, f"{fallback}, because cuDNN refuses {asked}: {e.brief}"
                 self._choose(site, name, fallback)
             self._record(site, name, problem, requested, detail)
         self.found.update({name: [e.told() for e in engines] for name, engines in self._engines.items()})
         if unresolved:
-            why = "; ".join(f"{p.key}: {words}" for p, words in unresolved.items())
+            said: dict[str, list[str]] = {}
+            for problem, words in unresolved.items():
+                said.setdefault(words, []).append(problem.key)
+            why = "; ".join(f"{', '.join(keys)}: {words}" for words, keys in said.items())
             count = len({p for _, p in owners.values()})
             raise Unsupported(
                 f"cuDNN {network.gpu.api.version} refuses {plan.label} at {len(unresolved)} of {count} convolutions"

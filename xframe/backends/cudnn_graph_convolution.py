@@ -7,7 +7,7 @@ measured here, on the tensors of the network. The plan that is taken stays.
 import contextlib
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -28,6 +28,21 @@ MOST, RUNS, SLOW = 32, 5, 3.0
 _ALIGNMENT = 16
 #: What a variant pack calls the image, the weights and the output.
 _X, _W, _Y = 1, 2, 3
+
+
+class NoEngine(CallFailed):
+    """No engine of a kind can do a convolution: what cuDNN said of each, those of which it said the same together."""
+
+    def __init__(self, kind: str, engines: Sequence[Engine]):
+        said: dict[str, list[str]] = {}
+        for engine in (e for e in engines if e.number is not None):
+            why = engine.refused or f"of another kind, {engine.kind}"
+            said.setdefault(why, []).append(" ".join((str(engine.number), *engine.knobs)))
+        told = "; ".join(f"{', '.join(numbers)}: {why}" for why, numbers in said.items())
+        count = len({e.number for e in engines if e.number is not None})
+        brief = f"none of its {count} engines is {kind} and can do it"
+        super().__init__("cudnnBackendExecute", NOT_SUPPORTED, f"{brief} ({told})")
+        self.brief = brief
 
 
 class GraphConvolution:
@@ -104,7 +119,7 @@ class GraphConvolution:
                         kept.push(until.pop_all())
                         best = seconds, engine, plan
             if best is None:
-                raise CallFailed("cudnnBackendExecute", NOT_SUPPORTED, self._none(kind))
+                raise NoEngine(kind, self.engines)
             self._gpu.until.push(kept.pop_all())
         return best[1:]
 
@@ -143,13 +158,3 @@ class GraphConvolution:
             VARIANT_PACK_DATA_POINTERS=(x, w, y), VARIANT_PACK_WORKSPACE=workspace,
         )  # fmt: skip
         return partial(self._gpu.api.cudnnBackendExecute, self._gpu.cudnn, plan.address, pack.address)
-
-    def _none(self, kind: str) -> str:
-        """What cuDNN said of each engine, those of which it said the same together."""
-        said: dict[str, list[str]] = {}
-        engines = [engine for engine in self.engines if engine.number is not None]
-        for engine in engines:
-            why = engine.refused or f"of another kind, {engine.kind}"
-            said.setdefault(why, []).append(f"{engine.number}{''.join(f' {k}' for k in engine.knobs)}")
-        told = "; ".join(f"{', '.join(numbers)}: {why}" for why, numbers in said.items())
-        return f"none of its {len({e.number for e in engines})} engines is {kind} and can do it ({told})"

@@ -146,11 +146,12 @@ class Performance(ctypes.Structure):
 
 
 class CallFailed(XframeError):
-    """A call of one of the libraries gave another status than success. ``words`` are the library's own."""
+    """A call of one of the libraries gave another status than success. ``words`` are the library's own; ``brief``:
+    what of them fits into a sentence."""
 
     def __init__(self, function: str, status: int, words: str):
         super().__init__(f"{function} failed: {words}")
-        self.status, self.words = status, words
+        self.status, self.words, self.brief = status, words, words
         cudnn = function.startswith("cudnn")
         self.refusal = cudnn and (status // 1000 * 1000 in _REFUSALS or status in _NO_MEMORY)
         self.refusal = self.refusal or (function == "cudaMalloc" and status == OUT_OF_MEMORY)
