@@ -84,7 +84,7 @@ PLUGINS = {
         "cudnn": sorted(p.stem for p in (ROOT / "xframe/backends").glob("cudnn*.py")),
         "openvino": ["openvino"],
         "ort": ["ort", "ort_gpu_profile", "ort_profile", "ort_session"],
-        "tvm": ["tvm", "tvm_profile"],
+        "tvm": sorted(p.stem for p in (ROOT / "xframe/backends").glob("tvm*.py")),
     },
     "lowering": {name: [row.where.split(":")[0].split(".")[-1]] for name, row in registry.LOWERINGS.items()},
 }

@@ -347,13 +347,14 @@ class Profile:
     """One profiled pass of ``wall`` seconds, from before its step until it was done.
 
     Kernels of one thread do not overlap. ``cost``: seconds that the profiler itself added, by a calibration that does
-    not know this pass.
+    not know this pass. ``note``: what is to be known of its times, in words.
     """
 
     wall: float
     kernels: Tuple[Kernel, ...]
     host: Tuple[Span, ...] = ()
     cost: float = 0.0
+    note: str = ""
 
 
 class Outcome(str, Enum):

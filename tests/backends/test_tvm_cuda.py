@@ -8,7 +8,9 @@ from tests.cuda_on_cpu.fixtures import cuda_on_cpu  # noqa: F401
 from tests.lowering.networks import conv_data, conv_network, everywhere
 from tests.lowering.on_cuda import stepped
 from tests.lowering.test_convolutions import reference
+from xframe.backends import tvm_memory
 from xframe.equivalence.verdict import judge
+from xframe.errors import XframeError
 from xframe.types import ConvSite, Plan
 
 SITE = ConvSite(1, 16, (9, 9), 24, (3, 3), (1, 1), (1, 1, 1, 1))
@@ -29,6 +31,18 @@ def test_it_runs_there(cuda_on_cpu, tmp_path, lowering):  # noqa: F811
     assert all(np.array_equal(a, b) for a, b in zip(again, outputs, strict=True))
     _, _, target, compiled = cuda_on_cpu.call(stepped, *request, "cuda:0", arch="sm_90")
     assert (target, compiled) == ("cuda -arch=sm_90", True)
+
+
+def test_a_kernel_that_fails_says_how_to_learn_its_name():
+    def wait(*_):
+        raise RuntimeError("CUDA: an illegal memory access was encountered")
+
+    memory = object.__new__(tvm_memory.Gpu)
+    memory._wait, memory._device = wait, None
+    with pytest.raises(
+        XframeError, match=r"illegal memory access was encountered\): run again with CUDA_LAUNCH_BLOCKING=1"
+    ):
+        memory.sync()
 
 
 def test_the_auto_plan_has_the_compilers_own_kernels(cuda_on_cpu, tmp_path):  # noqa: F811

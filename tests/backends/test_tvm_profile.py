@@ -80,4 +80,13 @@ def test_other_kernels_have_their_layers_where_there_are_as_many():
 def test_calls_are_paired_also_within_each_other():
     instrument = Instrument()
     instrument.seen += [("out", True, 1.0), ("in", True, 2.0), ("in", False, 3.0), ("out", False, 5.0)]
-    assert instrument.calls() == [("in", 2.0, 3.0), ("out", 1.0, 5.0)]
+    assert instrument.calls(0.5) == [("in", 1.5, 2.5), ("out", 0.5, 4.5)]
+
+
+def test_a_mark_is_made_before_each_kernel_and_nothing_else():
+    marked = []
+    instrument = Instrument(lambda: marked.append(len(instrument.seen)))
+    for name, begins in (("vm.builtin.check", True), ("vm.builtin.check", False), ("conv1", True), ("conv1", False)):
+        instrument.function(None, name, begins, None)
+    assert marked == [2]
+    assert [name for name, *_ in instrument.calls(0.0)] == ["vm.builtin.check", "conv1"]

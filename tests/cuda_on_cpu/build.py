@@ -18,7 +18,10 @@ from xframe.errors import Unavailable
 NATIVE = Path(__file__).parent / "native"
 #: The library by which TVM's runtime knows each half of CUDA, and the files that play it.
 _LIBRARIES = {
-    "libcudart.so.13": ("report.cpp", "memory.cpp", "trace.cpp", "races.cpp", "block.cpp", "hooks.cpp", "runtime.cpp"),
+    "libcudart.so.13": (
+        *("report.cpp", "memory.cpp", "trace.cpp", "races.cpp", "block.cpp", "hooks.cpp"),
+        *("streams.cpp", "runtime.cpp"),
+    ),
     "libcuda.so.1": ("driver.cpp",),
 }
 #: TVM's runtime asks for this version of each of the runtime's symbols; the rest is what the other library uses.

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx
+import pytest
 import tvm
 from tvm import relax, tirx
 
@@ -15,6 +16,7 @@ from xframe.lowering.cuda import compiler, threads
 from xframe.lowering.cuda.target import Gpu
 from xframe.lowering.stage import Stage
 from xframe.types import Plan, SiteRecord
+from xframe.worker.device_clock import GATED, DeviceClock
 
 AMPERE, HOPPER = Gpu.named("sm_80"), Gpu.named("sm_90")
 
@@ -42,10 +44,18 @@ def stepped(home: str, path: str, plan: Plan, images: list[np.ndarray], device: 
         executable.sync()
         outputs.append(executable.fetch())
     compiled = "compile" in executable.seconds
+    assert executable.environment["tf32"] is False
     (profile,) = executable.profile(1)
     seen = {k.site for k in profile.kernels if k.kind == "conv"}
     assert not plan.lowerings or seen == {site for site, _ in plan.lowerings}
     assert all(0 <= k.start <= k.end <= profile.wall for k in profile.kernels)
+    assert profile.note == ""
+    clock = DeviceClock(0)
+    whole, how = clock.read(executable.step, executable.sync, 1e-3, 1, 0.0)
+    clock.close()
+    assert how == GATED
+    kernels = sum(k.end - k.start for k in profile.kernels)  # a device that is played has its own time, for both alike
+    assert kernels == pytest.approx(whole[0], abs=1e-6 * (2 + 2 * len(profile.kernels)))
     executable.close()
     return outputs, executable.sites, executable.environment["target"], compiled
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import tvm
 
 from tests.cuda_on_cpu import build
 from tests.lowering import on_cuda
@@ -19,6 +20,7 @@ from xframe.lowering.ir import T
 from xframe.lowering.stage import Epilogue, Tile
 from xframe.registry import LOWERINGS, Row
 from xframe.schedules.device import Identity
+from xframe.tuning import cuda
 
 GPU = replace(Gpu.named("sm_80"), multiprocessors=1)
 IDENTITY = Identity("acme-gpu-sm80", "cuda", "NVIDIA", "Acme GPU", "sm_80", "acmegpu", (), (), 64)
@@ -83,6 +85,24 @@ def stepped(*arguments):
     """:func:`tests.lowering.on_cuda.stepped` with them."""
     poor()
     return on_cuda.stepped(*arguments)
+
+
+def watched(calls, waits):
+    """Readings of a call that asks the device for something so many times, until one counts; and what is told of it."""
+    stopwatch = cuda.Stopwatch(0)
+    tensor = tvm.runtime.tensor(np.zeros(4, np.uint8), stopwatch.device)
+
+    def call():
+        for _ in range(calls):
+            stopwatch.copy(tensor, tensor, 4)
+        if waits:
+            stopwatch.sync()
+
+    readings = []
+    while not readings or readings[-1] is None:
+        stopwatch.shut()
+        readings.append(stopwatch.watch(call))
+    return readings, stopwatch.note
 
 
 class Trapped(Gemm):

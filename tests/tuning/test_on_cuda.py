@@ -17,7 +17,7 @@ from xframe import artifact, cli, nvml, planning
 from xframe.lowering.target import Gpu
 from xframe.registry import LOWERINGS, Row
 from xframe.schedules import find, log
-from xframe.tuning import build, runner
+from xframe.tuning import build, cuda, runner
 from xframe.tuning.points import CRASHED, FAILED, OK, WRONG, Point
 from xframe.types import ConvSite, Device
 
@@ -105,6 +105,16 @@ def test_a_bad_candidate_costs_itself_alone(device, monkeypatch):
     assert "running the candidate ended its process: exit code 86" in astray
     assert "candidate is not legal on this GPU" in greedy
     assert good.seconds == good.baseline
+
+
+@pytest.mark.parametrize(
+    ("calls", "waits", "missed", "note"), [(10, False, 0, ""), (500, False, 2, ""), (10, True, 5, cuda.UNGATED)]
+)
+def test_a_reading_counts_if_everything_was_asked_for_behind_a_closed_gate(cuda_on_cpu, calls, waits, missed, note):  # noqa: F811
+    """Each call of the device that is played takes the host a microsecond, and the gate is held for 200 at first."""
+    readings, told = cuda_on_cpu.call(gpu.watched, calls, waits)
+    assert (readings[:-1], told) == ([None] * missed, note)
+    assert readings[-1] == 1 if not waits else readings[-1] > 10_000, "nanoseconds: copies take no time there"
 
 
 def test_what_leaves_the_gpu_unusable_ends_the_process(monkeypatch, capfd):

@@ -61,6 +61,18 @@ def test_a_watch_times_the_calls_and_the_clock_the_whole():
     assert len(samples.seconds) == timer.LEAST  # the time was over
 
 
+def test_a_call_that_does_not_count_is_made_again_after_what_comes_before_it():
+    world, counts = World(), itertools.cycle([True, False, False])
+
+    def watch(call):
+        call()
+        return 5_000 if next(counts) else None
+
+    samples = alternate(world.subject("a", 0.3), world.subject("b", 0.3), lambda: world.now, watch)
+    assert set(samples.seconds + samples.baseline) == {5_000 * 1e-9}
+    assert world.log[4:12] == ["before a", "a", *["before b", "b"] * 3]
+
+
 def test_quiet_ones_end_soon_and_noisy_ones_when_the_time_is_over():
     quiet, noisy = World(), World()
     few = quiet.alternate(quiet.subject("a", 1e-3), quiet.subject("b", 1e-3))

@@ -1,5 +1,6 @@
 """Frameworks that do as told, for the tests of the worker and of measuring: each misbehaves in one way."""
 
+import dataclasses
 import importlib
 import json
 import os
@@ -114,6 +115,10 @@ def _noise(self):
     return expected(self.feeds)
 
 
+def _noted(self, passes):
+    return [dataclasses.replace(p, note="planted") for p in Executable.profile(self, passes)]
+
+
 def _not_honoured(self, passes):
     raise NotHonoured("no kernel of it ran")
 
@@ -148,6 +153,7 @@ Late = fake(compute=_late)
 Slow = fake(pause=0.4)
 ClosesLoudly = fake(close=lambda self: print("closed, and told so"))
 BadProfile = fake(profile=_abort)
+Noted = fake(profile=_noted)
 OtherKernels = fake(profile=_not_honoured)
 
 

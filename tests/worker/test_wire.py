@@ -31,7 +31,7 @@ def test_records_come_back_equal():
     assert wire.sites_of(through_json(records)) == records
     kernels = (Kernel("a", 0.0, 1.5, SITE, "pad"), Kernel("b", 1.5, 2.0))
     assert wire.kernels_of(through_json(kernels)) == kernels
-    profiles = (Profile(2.5, kernels, (Span("call", 0.0, 2.5, "python"),), 1e-6), Profile(1.0, ()))
+    profiles = (Profile(2.5, kernels, (Span("call", 0.0, 2.5, "python"),), 1e-6), Profile(1.0, (), note="no gate"))
     assert wire.profiles_of(through_json(profiles)) == profiles
     plan = Plan("winograd", ((SITE, "winograd"),), ((ConvSite(1, 3, (8, 8), 4, (1, 1)), "1x1"),))
     assert Plan.from_json(through_json(plan)) == plan

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import tvm_ffi
 
-from xframe import files
-from xframe.backends import tvm_memory, tvm_profile
+from xframe import files, registry
+from xframe.backends import tvm_events, tvm_memory, tvm_profile
 from xframe.errors import Unavailable, XframeError
 from xframe.lowering.identity import identity
 from xframe.protocols import DEFAULTS
@@ -116,6 +116,9 @@ class TvmExecutable:
         self.seconds: dict[str, float] = {}
         self.notes = tuple(meta["notes"])
         self.environment = {"apache-tvm": version, "target": meta["target"], "threads": threads}
+        if isinstance(memory, tvm_memory.Gpu):
+            rows = (registry.LOWERINGS.get(s.selected or "") for s in self.sites)
+            self.environment["tf32"] = any(row is not None and row.products == "tf32" for row in rows)
         self._module = tvm_ffi.load_module(str(folder / LIBRARY))
         self._machine = self._module["vm_load_executable"]()
         memory.start(self._machine)
@@ -146,8 +149,7 @@ class TvmExecutable:
 
         if not self._args:
             raise XframeError("profile comes after bind")
-        sync = self._memory.sync if isinstance(self._memory, tvm_memory.Gpu) else None
-        watched = tvm_profile.Watched(self._machine, self.step, self._args[0], sync)
+        watched = self._watched()
         convolutions = self._artifact.conv_sites
         if self.sites:
             same = [site for _, site in convolutions] == [s.site for s in self.sites]
@@ -155,6 +157,12 @@ class TvmExecutable:
         else:
             join = tvm_profile.stock(watched.shapes, convolutions)
         return watched.profiles(passes, join, Nodes.read(self._artifact.path))
+
+    def _watched(self) -> tvm_profile.Watched:
+        given = self._machine, self.step, self.sync, self._args[0]
+        if isinstance(self._memory, tvm_memory.Gpu):
+            return tvm_events.WatchedOnGpu(*given, self._memory.index)
+        return tvm_profile.Watched(*given)
 
     def close(self) -> None:
         self._args, self._out, self._parameters = [], None, []

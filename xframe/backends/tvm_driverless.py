@@ -11,8 +11,8 @@ import subprocess
 from pathlib import Path
 
 from xframe import files
-from xframe.backends import tvm_memory
 from xframe.errors import Unavailable, XframeError
+from xframe.lowering import tvm_runtime
 
 DRIVER = "libcuda.so.1"
 #: What TVM's CUDA library wants of the driver; and what asks it for devices, of which there are none.
@@ -38,7 +38,7 @@ def ready() -> None:
         ctypes.CDLL(DRIVER, ctypes.RTLD_GLOBAL)
     except OSError:
         ctypes.CDLL(str(_stand_in()), ctypes.RTLD_GLOBAL)
-    tvm_memory.load_runtime(cuda=True)
+    tvm_runtime.load(cuda=True)
 
 
 def _stand_in() -> Path:

@@ -1,19 +1,16 @@
 """Where TVM's virtual machine runs and its tensors lie: in this machine's memory or a GPU's. Without its compiler."""
 
 import ctypes
-import importlib.util
 import itertools
-import platform
 import re
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tvm_ffi
 
-from xframe.errors import Unavailable, UsageError
+from xframe.errors import Unavailable, UsageError, XframeError
+from xframe.lowering import tvm_runtime
 
 CPU, CUDA = 1, 2  # DLPack's device types
 POOLED = 2  # the allocator that keeps memory between runs
@@ -26,7 +23,7 @@ class Host:
     """This machine's memory."""
 
     def __init__(self) -> None:
-        load_runtime()
+        tvm_runtime.load()
 
     def start(self, machine: Any) -> None:
         machine["vm_initialization"](CPU, 0, POOLED)
@@ -47,16 +44,22 @@ class Host:
 
 
 class Gpu:
-    """The memory of the GPU ``index``; ``arch`` is ``sm_90``. Raises Unavailable where there is none."""
+    """The memory of the GPU ``index``, as CUDA counts those that this process sees; ``arch`` is ``sm_90``.
+
+    Raises
+    ------
+    Unavailable
+        There is none, or what TVM needs of CUDA is missing.
+    """
 
     def __init__(self, index: int) -> None:
-        load_runtime(cuda=True)
+        tvm_runtime.load(cuda=True)
         attribute = tvm_ffi.get_global_func("runtime.GetDeviceAttr")
         if not attribute(CUDA, index, _EXISTS):
             raise Unavailable(
                 f"device cuda:{index} was asked for, and TVM finds no such GPU here: choose another, or --device cpu"
             )
-        self._index, self._device = index, tvm_ffi.device("cuda", index)
+        self.index, self._device = index, tvm_ffi.device("cuda", index)
         self.arch = "sm_" + str(attribute(CUDA, index, _COMPUTE_CAPABILITY)).replace(".", "")
         self.multiprocessors = int(attribute(CUDA, index, _MULTIPROCESSORS))
         self._allocate = tvm_ffi.get_global_func("runtime.TVMTensorAllocWithScope")
@@ -65,7 +68,7 @@ class Gpu:
         self._wait = tvm_ffi.get_global_func("runtime.Device_StreamSync")
 
     def start(self, machine: Any) -> None:
-        machine["vm_initialization"](CUDA, self._index, POOLED, CPU, 0, POOLED)
+        machine["vm_initialization"](CUDA, self.index, POOLED, CPU, 0, POOLED)
 
     def put(self, x: np.ndarray) -> Any:
         """A float32 array as a tensor there; returns when it is copied."""
@@ -84,8 +87,14 @@ class Gpu:
         return out
 
     def sync(self) -> None:
-        """Wait for what was launched."""
-        self._wait(self._device, 0)
+        """Wait for what was launched. Raises XframeError where a kernel failed, which ends all use of the GPU here."""
+        try:
+            self._wait(self._device, 0)
+        except Exception as e:
+            raise XframeError(
+                f"a kernel failed on the GPU, and who waits is not told which ({' '.join(str(e).split())[-300:]}):"
+                " run again with CUDA_LAUNCH_BLOCKING=1 in the environment, and the launch that fails has its name"
+            ) from e
 
 
 def of(device: str) -> Host | Gpu:
@@ -119,25 +128,3 @@ def one_block(shapes: Sequence[Sequence[int]]) -> list[np.ndarray]:
     block = aligned_bytes(starts[-1])
     parts = (block[start : start + size] for start, size in zip(starts, sizes, strict=False))
     return [part.view(np.float32).reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
-
-
-def load_runtime(cuda: bool = False) -> None:
-    """Load TVM's runtime library, which brings the virtual machine, without importing TVM's Python package.
-
-    Raises
-    ------
-    Unavailable
-        There is no TVM here, or no NVIDIA driver for its ``cuda`` part.
-    """
-    found = importlib.util.find_spec("tvm")
-    if found is None or not found.submodule_search_locations:
-        raise Unavailable("the TVM backend needs apache-tvm: pip install 'xframe-eval[tvm]'")
-    suffix = {"Darwin": "dylib", "Windows": "dll"}.get(platform.system(), "so")
-    folder = Path(found.submodule_search_locations[0]) / "lib"
-    if "tvm" not in sys.modules:
-        ctypes.CDLL(str(folder / f"libtvm_runtime.{suffix}"), ctypes.RTLD_GLOBAL)
-    if cuda:
-        try:
-            ctypes.CDLL(str(folder / f"libtvm_runtime_cuda.{suffix}"))
-        except OSError as e:
-            raise Unavailable(f"device cuda needs an NVIDIA driver and CUDA's runtime library: {e}") from e

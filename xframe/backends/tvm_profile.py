@@ -1,12 +1,15 @@
 """Where the time of a module that TVM compiled goes: its virtual machine calls back before and after each call.
 
+Of a GPU, whose kernels run after their calls have returned, see ``tvm_events``.
+
 The callback is in Python, and many calls of a pass are the machine's own (memory, checks of shapes): what all that adds
 is calibrated by calling back with arguments like theirs.
 """
 
+import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,31 +40,47 @@ class Owner(NamedTuple):
     algorithm: str = ""
 
 
+Join = Callable[[Sequence[str]], Sequence[Owner]]
+
+
+class Call(NamedTuple):
+    """Of a kernel, or of the virtual machine's own functions; seconds from the pass's start."""
+
+    name: str
+    start: float
+    end: float
+
+
+def is_kernel(call: Call) -> bool:
+    """Whether it is none of the virtual machine's own."""
+    return not call.name.startswith(_BUILTIN)
+
+
 class Instrument:
     """The callback; ``seen`` has (name, begins, time in ``perf_counter`` seconds) of each one.
 
-    ``sync`` waits for a device whose calls return before they are done.
+    ``mark`` is called before each kernel, on top.
     """
 
-    def __init__(self, sync: Callable[[], None] | None = None) -> None:
+    def __init__(self, mark: Callable[[], None] | None = None) -> None:
         self.seen: list[tuple[str, bool, float]] = []
         add, clock = self.seen.append, time.perf_counter
 
         def watch(_: Any, name: str, begins: bool, *__: Any) -> None:
-            if sync:
-                sync()
+            if mark and begins and not name.startswith(_BUILTIN):
+                mark()
             add((name, begins, clock()))
 
         self.function = tvm_ffi.convert_func(watch)
 
-    def calls(self) -> list[tuple[str, float, float]]:
-        """(name, start, end) of each call, in the order in which they ended."""
+    def calls(self, start: float) -> list[Call]:
+        """Those of a pass that began at ``start``, in the order in which they ended."""
         out, open_ = [], []
         for name, begins, when in self.seen:
             if begins:
                 open_.append(when)
             else:
-                out.append((str(name), open_.pop(), when))
+                out.append(Call(str(name), open_.pop() - start, when - start))
         return out
 
 
@@ -70,13 +89,9 @@ class Watched:
 
     A pass is looked at on its own, before any that is profiled, because that takes time: ``shapes`` has its kernels
     with the shapes of their arguments, in the order in which they ran.
-
-    ``sync``: on a device that works on its own each call is waited for, so that a kernel's time has its launch in it.
     """
 
-    def __init__(
-        self, machine: Any, step: Callable[[], None], tensor: Any, sync: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, machine: Any, step: Callable[[], None], sync: Callable[[], None], tensor: Any) -> None:
         self._machine, self._step, self._sync = machine, step, sync
         self.shapes: list[tuple[str, Shapes]] = []
         self._callbacks: list[tuple[Any, ...]] = []
@@ -90,16 +105,22 @@ class Watched:
                 shapes = [tuple(a.shape) for a in arguments if isinstance(a, tvm_ffi.Tensor)]
                 self.shapes.append((str(name), shapes))
 
-        self._run(tvm_ffi.convert_func(look))
+        with self._watching(tvm_ffi.convert_func(look)):
+            step()
+            sync()
 
-    def profiles(self, passes: int, join: Callable[[Sequence[str]], Sequence[Owner]], nodes: "Nodes") -> list[Profile]:
+    def profiles(self, passes: int, join: Join, nodes: "Nodes") -> list[Profile]:
         """So many profiled passes, each after one that is not. ``join``: names of the kernels of a pass -> owners."""
         cost = self._cost()
         return [self._profiled(join, nodes, cost) for _ in range(passes)]
 
+    def _instrument(self) -> Instrument:
+        """The callback of another pass."""
+        return Instrument()
+
     def _cost(self) -> float:
         """Seconds of the callbacks of a pass, beyond those of a native function called with the same arguments."""
-        native, instrument = tvm_ffi.get_global_func("ffi.Array"), Instrument(self._sync)
+        native, instrument = tvm_ffi.get_global_func("ffi.Array"), self._instrument()
 
         def run(called: Any) -> None:
             for arguments in self._callbacks:
@@ -108,36 +129,40 @@ class Watched:
 
         return profiler_cost.added(lambda: run(native), lambda: run(instrument.function))
 
-    def _profiled(self, join: Callable[[Sequence[str]], Sequence[Owner]], nodes: "Nodes", cost: float) -> Profile:
+    def _profiled(self, join: Join, nodes: "Nodes", cost: float) -> Profile:
         self._step()
-        instrument = Instrument(self._sync)
-        start, wall = self._run(instrument.function)
-        calls = [(name, begin - start, end - start) for name, begin, end in instrument.calls()]
-        ran = [c for c in calls if not c[0].startswith(_BUILTIN)]
-        kernels = []
-        for (name, begin, end), owner in zip(ran, join([name for name, *_ in ran]), strict=True):
-            kind = ("layout" if owner.role in LAYOUT else "conv") if owner.site else kinds.of_name(name)
-            words = owner.algorithm if kind == "conv" else ""
-            kernels.append(Kernel(name, begin, end, owner.site, owner.role, kind, owner.layer, words))
-        kernels = layered(kernels, nodes)
-        spans = tuple(
-            Span(name, begin, end, "allocation" if name.startswith(_MEMORY) else "dispatch")
-            for name, begin, end in calls
-            if name.startswith(_BUILTIN)
-        )
-        return Profile(wall, tuple(kernels), spans, cost)
-
-    def _run(self, callback: Any) -> tuple[float, float]:
-        """When a pass that calls back began, and its wall."""
-        self._machine["set_instrument"](callback)
-        try:
+        instrument = self._instrument()
+        with self._watching(instrument.function):
             start = time.perf_counter()
             self._step()
-            if self._sync:
-                self._sync()
-            return start, time.perf_counter() - start
+            wall = time.perf_counter() - start
+        calls = instrument.calls(start)
+        kernels = kernels_of(filter(is_kernel, calls), join, nodes)
+        return Profile(wall, tuple(kernels), spans_of(c for c in calls if not is_kernel(c)), cost)
+
+    @contextlib.contextmanager
+    def _watching(self, callback: Any) -> Iterator[None]:
+        """The machine calls back within the block."""
+        self._machine["set_instrument"](callback)
+        try:
+            yield
         finally:
             self._machine["set_instrument"](None)
+
+
+def kernels_of(calls: Iterable[Call], join: Join, nodes: "Nodes") -> list[Kernel]:
+    """The kernels of a pass with what they belong to. ``join`` as in :meth:`Watched.profiles`."""
+    ran, kernels = list(calls), []
+    for call, owner in zip(ran, join([c.name for c in ran]), strict=True):
+        kind = ("layout" if owner.role in LAYOUT else "conv") if owner.site else kinds.of_name(call.name)
+        words = owner.algorithm if kind == "conv" else ""
+        kernels.append(Kernel(*call, owner.site, owner.role, kind, owner.layer, words))
+    return layered(kernels, nodes)
+
+
+def spans_of(calls: Iterable[Call]) -> tuple[Span, ...]:
+    """What the host does in calls."""
+    return tuple(Span(*call, "allocation" if call.name.startswith(_MEMORY) else "dispatch") for call in calls)
 
 
 def layered(kernels: Sequence[Kernel], nodes: "Nodes") -> list[Kernel]:

@@ -57,8 +57,10 @@ class Tensors(Protocol):
     """The memory of a chain: its images, outputs and constants. Libraries with the same chain can use the same."""
 
     chain: Chain
-    #: What is not as it should be, in words.
-    note: str
+
+    @property
+    def note(self) -> str:
+        """What is not as it should be, in words."""
 
     def renew(self) -> None:
         """Another candidate comes."""

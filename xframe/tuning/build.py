@@ -5,6 +5,7 @@ compiled once, to object files, and linked into each library. Kernels of a GPU a
 shared parts is a library of its own.
 """
 
+import contextlib
 import functools
 import itertools
 import json
@@ -20,7 +21,7 @@ from tvm import s_tir, tirx
 from tvm.s_tir import meta_schedule as ms
 
 from xframe.errors import Unavailable, UsageError, XframeError
-from xframe.lowering import prefetch
+from xframe.lowering import prefetch, tvm_runtime
 from xframe.lowering.cuda import compiler, threads
 from xframe.lowering.stage import ALTERNATIVES, Stage, Tile
 from xframe.lowering.target import Gpu, Target
@@ -234,6 +235,8 @@ def _compiled(functions: Mapping[str, tirx.PrimFunc], cpu: Target) -> tvm.runtim
     if not isinstance(cpu, Gpu):
         return tvm.compile(tvm.IRModule(named), target=cpu.tvm)
     module = tvm.IRModule({name: threads.bound(func) for name, func in named.items()})
+    with contextlib.suppress(Unavailable):  # without it TVM keeps text, to be compiled when the candidate is loaded
+        tvm_runtime.load(cuda=True)
     with cpu.tvm, compiler.exact(), tvm.transform.PassContext(instruments=[_Legal(cpu)]):
         return tvm.compile(module, target=cpu.tvm)
 

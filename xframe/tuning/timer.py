@@ -43,8 +43,8 @@ class Subject:
     call: Callable[[], None]
 
 
-#: The nanoseconds that a call takes, once it was made.
-Watch = Callable[[Callable[[], None]], int]
+#: The nanoseconds that a call takes, once it was made; None where it is to be made again, after what comes before it.
+Watch = Callable[[Callable[[], None]], int | None]
 
 
 def alternate(
@@ -61,7 +61,15 @@ def alternate(
         call()
         return clock() - before
 
-    timed = watch or by_clock
+    watched = watch or by_clock
+
+    def timed(subject: Subject) -> int:
+        while True:
+            subject.before()
+            spent = watched(subject.call)
+            if spent is not None:
+                return spent
+
     taken: tuple[list[int], list[int]] = ([], [])
     collecting = gc.isenabled()
     gc.collect()
@@ -73,8 +81,7 @@ def alternate(
         start, spent, look = clock(), 0, 1
         while len(taken[0]) < LEAST or (spent < LONGEST * 1e9 and len(taken[0]) < MOST):
             for subject, samples in zip((candidate, by_hand), taken, strict=True):
-                subject.before()
-                samples.append(timed(subject.call))
+                samples.append(timed(subject))
             spent, count = clock() - start, len(taken[0])
             if count >= look:
                 if _enough(*taken, spent):

@@ -1,5 +1,6 @@
 // libcuda: what of the driver TVM's runtime calls. Modules are shared objects; their image is their path.
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstring>
@@ -8,11 +9,15 @@
 #include "block.h"
 #include "memory.h"
 #include "report.h"
+#include "streams.h"
 
 using namespace shim;
 
 namespace {
-enum { SUCCESS = 0, INVALID_VALUE = 1, INVALID_IMAGE = 200, NOT_FOUND = 500, NOT_SUPPORTED = 801 };
+enum {
+  SUCCESS = 0, INVALID_VALUE = 1, INVALID_DEVICE = 101, INVALID_IMAGE = 200, NOT_FOUND = 500, NOT_READY = 600,
+  NOT_SUPPORTED = 801
+};
 constexpr int MAX_DYNAMIC_SHARED = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 constexpr size_t UNASKED = 48 << 10;   // dynamic shared memory that needs no attribute
 
@@ -24,7 +29,8 @@ struct Function {
 struct LaunchConfig {
   Dim3 grid, block;
   unsigned shared_bytes;
-  void *stream, *attributes;
+  Stream* stream;
+  void* attributes;
   unsigned attribute_count;
 };
 }  // namespace
@@ -64,9 +70,9 @@ API cuLaunchKernelEx(const LaunchConfig* c, Function* f, void** parameters, void
   if (c->shared_bytes > UNASKED && c->shared_bytes > f->allowed)
     fail("BadLaunch", nullptr, "wants %u bytes of dynamic shared memory without having asked for more than %zu",
          c->shared_bytes, f->allowed);
-  work += 1ull * c->grid.x * c->grid.y * c->grid.z * c->block.x * c->block.y * c->block.z;
+  const Time threads = 1ull * c->grid.x * c->grid.y * c->grid.z * c->block.x * c->block.y * c->block.z;
   launch(*f->kernel, c->grid, c->block, c->shared_bytes, parameters);
-  return SUCCESS;
+  return enqueue(c->stream, threads), SUCCESS;
 }
 API cuDeviceGetName(char* name, int size, int) {
   std::snprintf(name, size, "CUDA on the CPU");
@@ -80,3 +86,39 @@ API cuGetErrorName(int code, const char** name) {
 }
 API cuGetErrorString(int code, const char** text) { return cuGetErrorName(code, text); }
 API cuTensorMapEncodeTiled(void*, ...) { return NOT_SUPPORTED; }
+
+// Streams and events, for who times what others launch. There is one context.
+static char the_context;
+API cuDriverGetVersion(int* version) { return *version = 13000, SUCCESS; }
+API cuDeviceGet(int* device, int index) { return *device = index, index ? INVALID_DEVICE : SUCCESS; }
+API cuDevicePrimaryCtxRetain(void** context, int) { return *context = &the_context, SUCCESS; }
+API cuDevicePrimaryCtxRelease_v2(int) { return SUCCESS; }
+API cuCtxPushCurrent_v2(void*) { return SUCCESS; }
+API cuCtxPopCurrent_v2(void** context) { return *context = &the_context, SUCCESS; }
+API cuCtxRecordEvent(void*, Event* e) { return record_all(*e), SUCCESS; }
+API cuCtxWaitEvent(void*, Event* e) { return all_wait_for(*e), SUCCESS; }
+API cuStreamCreate(Stream** s, unsigned flags) { return *s = make_stream(!(flags & 1)), SUCCESS; }
+API cuStreamDestroy_v2(Stream* s) { return drop_stream(s), SUCCESS; }
+API cuStreamSynchronize(Stream* s) { return synchronize(s), SUCCESS; }
+API cuStreamWaitEvent(Stream* s, Event* e, unsigned) { return wait_for(s, *e), SUCCESS; }
+API cuEventCreate(Event** e, unsigned) { return *e = new Event, SUCCESS; }
+API cuEventDestroy_v2(Event* e) { return delete e, SUCCESS; }
+API cuEventRecord(Event* e, Stream* s) { return record(*e, s), SUCCESS; }
+API cuEventQuery(Event* e) { return passed(*e) ? SUCCESS : NOT_READY; }
+API cuEventSynchronize(Event* e) { return synchronize(*e), SUCCESS; }
+API cuEventElapsedTime(float* ms, Event* start, Event* end) {
+  if (!passed(*start) || !passed(*end)) return NOT_READY;
+  return *ms = 1e-3f * ((double)end->at - (double)start->at), SUCCESS;
+}
+// One that sleeps takes its time of the stream and of nobody else.
+API cuLaunchHostFunc(Stream* s, void (*function)(void*), void* given) {
+  const bool sleeps = (void*)function == (void*)usleep;
+  if (!sleeps) function(given);
+  return enqueue(s, sleeps ? (Time)given : 0), SUCCESS;
+}
+API cuMemcpyDtoDAsync_v2(void* to, const void* from, size_t bytes, Stream* s) {
+  check_host_access(from, bytes, "reads");
+  host_wrote(to, bytes);
+  std::memmove(to, from, bytes);
+  return enqueue(s, 0), SUCCESS;
+}

@@ -12,7 +12,6 @@
 namespace shim {
 
 Settings settings;
-unsigned long long work;
 
 void fail(const char* kind, const void* code, const char* format, ...) {
   char text[1024];

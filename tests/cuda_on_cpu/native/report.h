@@ -12,7 +12,6 @@ struct Settings {
   int capability = 80;  // of the device that is played: 80 for sm_80
 };
 extern Settings settings;
-extern unsigned long long work;  // threads that were launched so far: the time that events tell
 
 // ``kind`` is the name of a Python exception. Where a kernel runs, the message names it, its thread and its block.
 [[noreturn]] void fail(const char* kind, const void* code, const char* format, ...)

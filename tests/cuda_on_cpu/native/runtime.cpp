@@ -1,17 +1,17 @@
-// libcudart: what of the runtime TVM's runtime calls. Everything is done at once, so streams are nothing.
+// libcudart: what of the runtime TVM's runtime calls.
 #include <cstdlib>
 #include <cstring>
 
 #include "memory.h"
 #include "report.h"
+#include "streams.h"
 
 using namespace shim;
 
 namespace {
-enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_SUPPORTED = 801 };
+enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_READY = 600, NOT_SUPPORTED = 801 };
 enum { TO_DEVICE = 1, TO_HOST = 2, ON_DEVICE = 3 };  // cudaMemcpyKind
 constexpr size_t MEMORY = 8ull << 30;
-void* const SOMETHING = (void*)1;
 
 // Leading members of cudaDeviceProp; the rest is left alone.
 struct Properties {
@@ -24,16 +24,18 @@ struct Properties {
 #define API extern "C" int
 
 API cudaMalloc(void** p, size_t bytes) { return (*p = allocate(bytes)) ? SUCCESS : OUT_OF_MEMORY; }
-API cudaFree(void* p) { return !p || release(p) ? SUCCESS : INVALID_VALUE; }
+API cudaFree(void* p) { return synchronize_all(), !p || release(p) ? SUCCESS : INVALID_VALUE; }
 API cudaMallocHost(void** p, size_t bytes) { return (*p = std::malloc(bytes)) ? SUCCESS : OUT_OF_MEMORY; }
 API cudaFreeHost(void* p) { return std::free(p), SUCCESS; }
-API cudaMemcpyAsync(void* to, const void* from, size_t bytes, int kind, void*) {
+API cudaMemcpyAsync(void* to, const void* from, size_t bytes, int kind, Stream* stream) {
+  enqueue(stream, 0);
+  if (kind == TO_HOST) synchronize(stream);  // the host's memory is no page of the driver's
   if (kind == TO_HOST || kind == ON_DEVICE) check_host_access(from, bytes, "reads");
   if (kind == TO_DEVICE || kind == ON_DEVICE) host_wrote(to, bytes);
   std::memmove(to, from, bytes);
   return SUCCESS;
 }
-API cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t bytes, void* stream) {
+API cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t bytes, Stream* stream) {
   return cudaMemcpyAsync(to, from, bytes, ON_DEVICE, stream);
 }
 API cudaMemGetInfo(size_t* free, size_t* total) { return *free = *total = MEMORY, SUCCESS; }
@@ -68,18 +70,19 @@ API cudaGetLastError() { return SUCCESS; }
 API cudaPeekAtLastError() { return SUCCESS; }
 extern "C" const char* cudaGetErrorName(int) { return "an error of the shim"; }
 extern "C" const char* cudaGetErrorString(int) { return "an error of the shim"; }
-API cudaStreamCreate(void** s) { return *s = SOMETHING, SUCCESS; }
-API cudaStreamCreateWithFlags(void** s, unsigned) { return *s = SOMETHING, SUCCESS; }
-API cudaStreamDestroy(void*) { return SUCCESS; }
-API cudaStreamSynchronize(void*) { return SUCCESS; }
-API cudaStreamWaitEvent(void*, void*, unsigned) { return SUCCESS; }
-// The time is a microsecond a thread, so that it is the same in each run. It means nothing.
-typedef unsigned long long* Event;
-API cudaEventCreate(Event* e) { return *e = new unsigned long long(0), SUCCESS; }
-API cudaEventDestroy(Event e) { return delete e, SUCCESS; }
-API cudaEventRecord(Event e, void*) { return *e = work, SUCCESS; }
-API cudaEventSynchronize(Event) { return SUCCESS; }
-API cudaEventElapsedTime(float* ms, Event start, Event end) { return *ms = 1e-3f * (*end - *start), SUCCESS; }
+API cudaStreamCreate(Stream** s) { return *s = make_stream(true), SUCCESS; }
+API cudaStreamCreateWithFlags(Stream** s, unsigned flags) { return *s = make_stream(!(flags & 1)), SUCCESS; }
+API cudaStreamDestroy(Stream* s) { return drop_stream(s), SUCCESS; }
+API cudaStreamSynchronize(Stream* s) { return synchronize(s), SUCCESS; }
+API cudaStreamWaitEvent(Stream* s, Event* e, unsigned) { return wait_for(s, *e), SUCCESS; }
+API cudaEventCreate(Event** e) { return *e = new Event, SUCCESS; }
+API cudaEventDestroy(Event* e) { return delete e, SUCCESS; }
+API cudaEventRecord(Event* e, Stream* s) { return record(*e, s), SUCCESS; }
+API cudaEventSynchronize(Event* e) { return synchronize(*e), SUCCESS; }
+API cudaEventElapsedTime(float* ms, Event* start, Event* end) {
+  if (!passed(*start) || !passed(*end)) return NOT_READY;
+  return *ms = 1e-3f * ((double)end->at - (double)start->at), SUCCESS;
+}
 API cudaStreamBeginCapture(void*, int) { return NOT_SUPPORTED; }
 API cudaStreamEndCapture(void*, void**) { return NOT_SUPPORTED; }
 API cudaGraphInstantiate(void**, void*, unsigned long long) { return NOT_SUPPORTED; }

@@ -8,6 +8,7 @@ from typing import ClassVar
 import tvm
 
 from xframe.errors import Unavailable, UsageError
+from xframe.lowering import tvm_runtime
 
 #: Multiprocessors of the usual GPU of an architecture, for code that is made where there is none.
 MULTIPROCESSORS = {"sm_75": 40, "sm_80": 108, "sm_86": 82, "sm_89": 128, "sm_90": 132, "sm_100": 148, "sm_120": 170}
@@ -51,12 +52,13 @@ class Gpu:
 
     @staticmethod
     def of_device(index: int = 0) -> "Gpu":
-        """The GPU ``index`` of this machine. Raises Unavailable where there is none."""
+        """The GPU ``index`` of this machine. Raises Unavailable where there is none that TVM can use."""
+        tvm_runtime.load(cuda=True)
         device = tvm.cuda(index)
         if not device.exist:
             raise Unavailable(
-                f"device cuda:{index} was asked for, and TVM finds no such GPU here: it needs an NVIDIA GPU and its"
-                " driver; '--target sm_90' compiles for one elsewhere"
+                f"device cuda:{index} was asked for, and TVM finds no such GPU here: choose another;"
+                " '--target sm_90' compiles for one elsewhere"
             )
         gpu = Gpu("sm_" + device.compute_version.replace(".", ""), device.multi_processor_count)
         return replace(gpu, warp=device.warp_size, most_threads=device.max_threads_per_block)
