@@ -1,4 +1,4 @@
-"""The stand-in for NVIDIA's libraries that the tests of the cudnn backend share."""
+"""The stand-ins for NVIDIA's libraries that tests of several files share."""
 
 import ctypes
 from types import SimpleNamespace
@@ -14,6 +14,11 @@ from xframe.errors import Unavailable
 @pytest.fixture(scope="session")
 def built(tmp_path_factory):
     return fake_nvidia.built("backends/fake_cudnn.cpp", tmp_path_factory.mktemp("fake"))
+
+
+@pytest.fixture(scope="session")
+def cupti_library(tmp_path_factory):
+    return fake_nvidia.built("backends/fake_cupti.cpp", tmp_path_factory.mktemp("fake"))
 
 
 @pytest.fixture

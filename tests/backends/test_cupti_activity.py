@@ -87,14 +87,9 @@ def test_layouts_and_values_are_those_of_the_header(folder, tmp_path):
     assert done.returncode == 0, done.stderr[:2000]
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    return fake_nvidia.built("backends/fake_cupti.cpp", tmp_path_factory.mktemp("fake"))
-
-
 @pytest.fixture
-def fake(built, monkeypatch):
-    library = fake_nvidia.loaded(built, fake_enabled=ctypes.c_size_t)
+def fake(cupti_library, monkeypatch):
+    library = fake_nvidia.loaded(cupti_library, fake_enabled=ctypes.c_size_t)
     library.fake_reset()
     monkeypatch.setattr(nvidia, "load", lambda name: library)
     monkeypatch.setattr(cupti, "BUFFER", 1024)  # a few records

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests import fake_nvidia
 from xframe import artifact, zoo
 from xframe.backends import ort_gpu_profile
 from xframe.backends.ort_gpu_profile import idle, profiles
 from xframe.backends.ort_session import Settings
 from xframe.errors import NotHonoured, Unavailable, XframeError
+from xframe.jobs import Budget
 from xframe.types import Kernel, Profile
 
 SETTINGS = Settings("m.onnx", 1, "cuda:1", "basic", {"prefer_nhwc": "on"})
@@ -28,10 +28,9 @@ def feeds(loaded):
     return [zoo.inputs(i.shape, 0) for i in loaded.inputs]
 
 
-def test_the_other_process_profiles_with_cupti_there(tmp_path, loaded, feeds, monkeypatch):
+def test_the_other_process_profiles_with_cupti_there(tmp_path, loaded, feeds, monkeypatch, cupti_library):
     """On a CPU, as there is no GPU; CUPTI is a stand-in, whose records are none."""
-    library = fake_nvidia.built("backends/fake_cupti.cpp", tmp_path)
-    shutil.copy(library, tmp_path / "libcupti.so.13")
+    shutil.copy(cupti_library, tmp_path / "libcupti.so.13")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     first, second = profiles(Settings(loaded.path, 1, "cpu"), loaded, feeds, 2)
     for profile in (first, second):
@@ -43,7 +42,10 @@ def ending(monkeypatch, code=0, reply=None, log=b""):
     """What is started ends so. Gives the command and the job."""
     seen = {}
 
-    def call(command, stdin, stdout, stderr):
+    def call(command, stdin, stdout, stderr, timeout):
+        seen["limit"] = timeout
+        if code is None:
+            raise subprocess.TimeoutExpired(command, timeout)
         assert stdin == subprocess.DEVNULL
         place = Path(command[-1])
         seen.update(
@@ -81,6 +83,13 @@ def test_its_early_end_is_told_with_its_last_words(monkeypatch, loaded, feeds, l
     ending(monkeypatch, code=-11, log=log)
     with pytest.raises(XframeError, match=rf"^the process that profiles ended with code -11: {words}$"):
         profiles(SETTINGS, loaded, feeds, 1)
+
+
+def test_one_that_hangs_is_stopped_before_the_worker_is(monkeypatch, loaded, feeds):
+    seen = ending(monkeypatch, code=None)
+    with pytest.raises(XframeError, match="takes 2 profiled passes had not ended after 120 s and was stopped"):
+        profiles(SETTINGS, loaded, feeds, 2)
+    assert seen["limit"] < 2 * Budget().run_limit
 
 
 def test_time_without_kernels_is_idle():

@@ -275,7 +275,9 @@ class Recorder:
 
     def _read(self) -> tuple[Recording, int]:
         """What the buffers hold, and of how many activities the times are missing."""
-        activities, calls, untimed = [], {}, 0
+        activities: list[Activity] = []
+        calls: dict[int, Call] = {}
+        untimed = 0
         full, self._full = self._full, []
         for buffer, _, valid in full:
             for record in self._records(buffer, valid) if valid else ():

@@ -30,6 +30,9 @@ from xframe.errors import XframeError
 from xframe.types import Artifact, Profile
 from xframe.worker import wire
 
+#: Seconds for a session to be made, and for a pass: less than the worker has, so that what hangs costs no more than a
+#: profile.
+_OPENS, _PASSES = 60, 30
 _JOB, _FEEDS, _RESULT, _LOG = "job.json", "feeds.npz", "result.json", "log"
 
 
@@ -46,16 +49,23 @@ def profiles(settings: Settings, artifact: Artifact, feeds: Sequence[np.ndarray]
     Unavailable
         CUPTI is missing here, or refuses.
     XframeError
-        The process ended early, or CUPTI lost records.
+        The process ended early or not in time, or CUPTI lost records.
     """
     with tempfile.TemporaryDirectory(prefix="xframe-ort-") as folder:
         place = Path(folder)
         job = {"settings": asdict(settings), "artifact": wire.plain(artifact), "passes": passes}
         (place / _JOB).write_text(json.dumps(job), encoding="utf-8")
         wire.save_arrays(str(place / _FEEDS), feeds)
+        limit = _OPENS + _PASSES * passes
         with open(place / _LOG, "wb") as log:
             command = [sys.executable, "-m", __spec__.name, folder]
-            code = subprocess.call(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            try:
+                code = subprocess.call(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=limit)
+            except subprocess.TimeoutExpired:
+                raise XframeError(
+                    f"the process that takes {passes} profiled passes had not ended after {limit} s and was stopped:"
+                    " ask for fewer at a time"
+                ) from None
         if not (place / _RESULT).exists():
             last = (place / _LOG).read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]
             raise XframeError(f"the process that profiles ended with code {code}: {last[:300] or 'it said nothing'}")
