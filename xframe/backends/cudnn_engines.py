@@ -35,8 +35,8 @@ class Engine:
 
     ``number``: cuDNN's, None where what was to name one refused; ``source``: what named it; ``knobs``: as cuDNN's own
     tags have them (``k2=5``), empty for its defaults; ``notes``: None where it refused before it could be asked;
-    ``compiled``: its kernels are compiled when the plan is made; ``seconds``: the median, None where it was not
-    measured; ``workspace``: bytes; ``refused``: cuDNN's words, or why it is left out.
+    ``compiled``: its kernels are compiled when the plan is made; ``seconds``: of its shortest run, None where it was
+    not measured; ``workspace``: bytes; ``refused``: cuDNN's words, or why it is left out.
     """
 
     number: int | None
