@@ -7,7 +7,7 @@ namespace shim {
 
 namespace {
 
-Time host = 0;      // its own clock
+Time host = 0;      // the time there
 Time earliest = 0;  // before which no stream begins anything
 Stream legacy;
 std::set<Stream*> made;
@@ -21,7 +21,7 @@ Time latest(bool blocking_only) {
 
 Stream& of(Stream* stream) { return stream ? *stream : legacy; }
 
-// When a stream can begin what it is asked for host.
+// When a stream can begin what it is asked for by this call.
 Time begin(Stream* stream) {
   ++host;
   Time at = std::max({host, earliest, of(stream).until});
