@@ -13,9 +13,9 @@ from onnx import TensorProto, helper, numpy_helper
 from tests import schedule_logs
 from tests.lowering.networks import conv_data, network
 from tests.test_comparison import QUICK, rows
-from xframe import artifact, oracle, store
+from xframe import artifact, oracle, planning, store
 from xframe.comparison import Request, compare
-from xframe.types import ConvSite, Outcome
+from xframe.types import ERROR_BUDGET, ConvSite, Device, Outcome, Plan
 
 BEST = Request("pair", ("pytorch",), ("tvm",), ("best",), threads=(1,), baseline=False, budget=replace(QUICK, rounds=1))
 #: Winograd and FFT refuse the second convolution.
@@ -213,3 +213,17 @@ def test_every_lowering_refusing_a_convolution_is_told(plugins):
     assert m.outcome == Outcome.UNSUPPORTED
     assert "every lowering refuses" in m.reason
     assert "error budget" in m.reason
+
+
+def test_on_a_gpu_it_chooses_among_what_may_be_chosen():
+    """Not opt-in lowerings, unless they are named, or the error budget lets the products of tensor cores in."""
+    gpu, site = Device("gpu", "cuda", "GPU", "sm_90", 1), ConvSite(1, 16, (9, 9), 16, (3, 3), pads=(1, 1, 1, 1))
+
+    def measured(named=(), budget=ERROR_BUDGET):
+        one = oracle.Oracle(gpu, "direct", QUICK, planning.Schedules(planning.NONE), print, named)
+        return [plan.label for plan in one._forced([site], Plan("best", error_budget=budget))]
+
+    usual = ["gemm", "direct", "winograd", "fft"]
+    assert measured() == usual
+    assert measured(("best", "gemm_explicit")) == [*usual, "gemm_explicit"]
+    assert measured(budget=0.02) == [*usual, "gemm_tf32", "gemm_fp16"]

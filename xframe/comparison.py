@@ -20,7 +20,7 @@ from xframe.oracle import Oracle
 from xframe.registry import BACKENDS, FRAMEWORKS, LOWERINGS, Row, chosen, defaults, resolve
 from xframe.results import Measurement, Run
 from xframe.store import SCHEMA
-from xframe.subject import Subject, is_file
+from xframe.subject import Subject, is_file, repeated
 from xframe.types import ERROR_BUDGET, Artifact, Case, Device, Outcome, Plan
 from xframe.worker.alone import without_frameworks
 
@@ -76,6 +76,9 @@ class Request:
         Add each framework's native row where it was not asked for.
     pairs
         The (framework, runner) to take of all combinations, registered names; None: all.
+    images
+        Different images in a batch at most, as many repeat them in random order: what is exact is computed of these
+        alone, and judges every place. For networks that treat each image by itself. None: all differ.
     """
 
     model: str
@@ -94,6 +97,7 @@ class Request:
     budget: Budget = field(default_factory=Budget)
     baseline: bool = True
     pairs: tuple[tuple[str, str], ...] | None = None
+    images: int | None = None
 
     def resolved(self) -> Request:
         """This request with its defaults filled in and its names checked; nothing heavy is loaded.
@@ -298,11 +302,12 @@ def _measured(
     asked: Request, subject: Subject, batch: int, cases: Sequence[Case], logs: planning.Schedules, progress: Progress
 ) -> Iterator[tuple[Case, Measurement]]:
     """Each case of one batch with its measurement, as they become final."""
-    feeds = subject.feeds(batch, asked.seed)
+    order = repeated(batch, asked.images, asked.seed)
+    feeds = subject.feeds(batch, asked.seed, order)
     artifacts: dict[str | None, Artifact | XframeError] = {None: subject.file} if subject.file else {}
     with _exports(asked, subject, batch, cases) as under_way:
         progress(f"float64 reference, batch {batch}")
-        judge, inputs_matter = subject.judge(feeds)
+        judge, inputs_matter = subject.judge(feeds, order)
         for framework in under_way.frameworks:
             progress(f"{framework}: export, batch {batch}")
             try:
@@ -314,7 +319,8 @@ def _measured(
         return Job(case, subject.spec, subject.weights, feeds, judge, inputs_matter)
 
     costs = stages(lambda line: progress(f"costs of {BEST}: {line}"))
-    oracle = Oracle(_device(asked.device), asked.fallback or IMPLIED_FALLBACK, asked.budget, logs, costs)
+    device, named = _device(asked.device), asked.lowerings or ()
+    oracle = Oracle(device, asked.fallback or IMPLIED_FALLBACK, asked.budget, logs, costs, named)
     for threads in asked.threads:
         ready: dict[Case, list[Case]] = {}  # two plan files may turn out to say the same
         for case in (c for c in cases if c.threads == threads):

@@ -6,7 +6,7 @@ The plan is run like any other, and what it was predicted to take is told beside
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
@@ -48,11 +48,28 @@ class Oracle:
         How long to time: one round, as costs are those of :data:`PASSES` profiled passes.
     schedules
         Where the measured plans, and the best one, take tuned kernels from.
+    named
+        Lowerings to choose from even if they are opt-in, such as ``gemm_explicit``. Those of rounded products need no
+        naming: an error budget that lets them in does that.
     """
 
-    def __init__(self, device: Device, fallback: str, budget: Budget, schedules: Schedules, on_progress: Progress):
+    def __init__(
+        self,
+        device: Device,
+        fallback: str,
+        budget: Budget,
+        schedules: Schedules,
+        on_progress: Progress,
+        named: Sequence[str] = (),
+    ):
         self._device, self._fallback, self._on_progress = device, fallback, on_progress
         self._schedules = schedules
+        told = {fallback, *named}
+        #: What is measured, the fallback first.
+        self._lowerings = sorted(
+            (name for name, row in LOWERINGS.items() if not row.opt_in or row.products or name in told),
+            key=lambda name: name != fallback,
+        )
         self._budget = replace(budget, rounds=1, profile=PASSES)
         self._known: dict[Path, Costs] = {}
         self._predictions: dict[Case, tuple[Prediction, Costs]] = {}
@@ -105,7 +122,7 @@ class Oracle:
         able: dict[ConvSite, list[str]] = {}
         for site in dict.fromkeys(sites):
             refusals = []
-            for name in (self._fallback, *(n for n in LOWERINGS if n != self._fallback)):
+            for name in self._lowerings:
                 try:
                     planning.plan(name, [site], self._device, None, asked.error_budget)
                     able.setdefault(site, []).append(name)

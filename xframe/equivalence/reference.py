@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -85,6 +85,11 @@ class Reference:
             The file can't be read any more.
         """
         return cls(from_onnx(model, outputs))
+
+    def of_any_batch(self) -> Reference:
+        """The same network, fed in any batch, as far as its own constants allow that."""
+        shapes = tuple((None, *shape[1:]) for shape in self._graph.shapes)
+        return Reference(replace(self._graph, shapes=shapes))
 
     def evaluate(
         self, feeds: Sequence[np.ndarray], roundings: Roundings | None = None, bounds: bool = True
