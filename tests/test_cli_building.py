@@ -7,8 +7,8 @@ import pytest
 
 from tests.test_nvml import driver, library  # noqa: F401  # fixtures
 from xframe import available, cli
-from xframe.gpucheck import machine, steps
-from xframe.gpucheck.journal import DONE, Found
+from xframe.gpucheck import check, machine
+from xframe.gpucheck.journal import CUT, DONE, INTERRUPTED, Found
 from xframe.prebuilt import build, folder
 from xframe.prebuilt.folder import Entry
 from xframe.types import ConvSite, Plan, SiteRecord
@@ -36,7 +36,9 @@ def xframe(capsys):
         (("build", "--batch", "0"), "--batch 0 makes no sense"),
         (("gpu-check", "--minutes", "0"), "--minutes 0 makes no sense"),
         (("gpu-check", "--device", "cpu"), "--device cpu: this checks GPUs"),
-        (("gpu-check", "--pack", "pieces"), "--pack takes what xframe build made"),
+        (("gpu-check", "--device", "cuda:a"), "unknown device 'cuda:a'"),
+        (("gpu-check", "--batch", "0"), "--batch 0 makes no sense"),
+        (("gpu-check", "--prebuilt", "no-such-folder", "--pack", "pieces"), "holds no compiled networks"),
     ],
 )
 def test_what_makes_no_sense_is_refused(xframe, args, words):
@@ -48,7 +50,7 @@ def test_what_makes_no_sense_is_refused(xframe, args, words):
 def test_build_says_what_was_compiled_and_what_not(xframe, monkeypatch, tmp_path):
     asked = {}
 
-    def made(model, framework, batches, labels, target, output, fallback, progress):
+    def made(model, framework, batches, labels, target, output, fallback, sites, progress):
         asked.update(vars(), progress=None)
         return [
             Entry("good", model, framework, 1, Plan("gemm")),
@@ -67,21 +69,42 @@ def test_build_says_what_was_compiled_and_what_not(xframe, monkeypatch, tmp_path
     )
     assert "1 of 2 compiled for sm_80" in err
     assert (asked["batches"], asked["labels"], asked["framework"]) == ((1, 16), ("gemm", "auto"), "pytorch")
+    assert asked["sites"]
     monkeypatch.setattr(build, "build", lambda *args, **_: [Entry("bad", "m", None, 1, Plan(), reason="no")])
     assert xframe("build", "-o", tmp_path)[0] == 1
 
 
 def test_a_check_prints_and_keeps_its_summary(xframe, monkeypatch, tmp_path):
-    monkeypatch.setattr(machine, "facts", lambda probe: {"gpus": None, "why": "no driver"})
+    monkeypatch.setattr(machine, "facts", lambda: {"gpus": None, "why": "no driver"})
     monkeypatch.setattr(machine, "devices", lambda: 0)
     code, out, _ = xframe("gpu-check", "-o", tmp_path / "found", "--batch", "2")
     assert code == 1
     assert out.startswith("GPU        none: no driver\n")
     assert "network batch 2: skipped (no GPU)" in out
     assert (tmp_path / "found" / "summary.txt").read_text() == out
-    monkeypatch.setattr(steps, "check", lambda *_: [Found("machine", DONE, facts={"gpus": [{"name": "H200"}]})])
+    monkeypatch.setattr(check, "check", lambda *_: [Found("machine", DONE, facts={"gpus": [{"name": "H200"}]})])
     code, out, _ = xframe("gpu-check", "-o", tmp_path / "found")
     assert (code, out.splitlines()[0]) == (0, "GPU        H200")
+
+
+def test_several_gpus_are_checked_one_after_another_until_someone_stops_it(xframe, monkeypatch, tmp_path):
+    asked = []
+
+    def checked(settings, journal, progress):
+        asked.append((settings.device, settings.minutes, journal.folder))
+        journal.folder.mkdir(parents=True, exist_ok=True)
+        return [Found("machine", DONE, facts={"gpus": [{"name": settings.device}]}), *more]
+
+    monkeypatch.setattr(check, "check", checked)
+    more = []
+    code, out, _ = xframe("gpu-check", "-o", tmp_path, "--device", "cuda:0,1", "--minutes", "4")
+    assert asked == [("cuda:0", 2.0, tmp_path / "cuda-0"), ("cuda:1", 2.0, tmp_path / "cuda-1")]
+    assert out.startswith("cuda:0\nGPU        cuda:0")
+    assert "\ncuda:1\nGPU        cuda:1" in out
+    assert (code, (tmp_path / "cuda-1" / "summary.txt").exists()) == (0, True)
+    more = [Found("roofs", CUT, INTERRUPTED)]
+    assert xframe("gpu-check", "-o", tmp_path, "--device", "cuda:0,1")[0] == 1
+    assert len(asked) == 3
 
 
 def test_pack_takes_a_folder_of_compiled_networks(xframe, tmp_path):

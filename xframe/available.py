@@ -37,8 +37,8 @@ class Availability:
     reason: str = ""
 
 
-def probe(table: dict[str, Row]) -> Iterator[Availability]:
-    """Each row of a registry table, one after another."""
+def probe(table: dict[str, Row], limit: float = _LIMIT) -> Iterator[Availability]:
+    """Each row of a registry table, one after another; ``limit``: seconds for the import of one."""
     for name, row in table.items():
         plugin = json.dumps(plugin_row(table, name))
         try:
@@ -48,12 +48,12 @@ def probe(table: dict[str, Row]) -> Iterator[Availability]:
                     built, path = environments.find(row.environment), package_alone(os.path.join(folder, "path"))
                 command = [built.python, "-c", _PROBE, plugin]
                 env = worker_environment(1, "cpu", built.variables, path)
-                done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT, env=env, cwd=path)
+                done = subprocess.run(command, capture_output=True, text=True, timeout=limit, env=env, cwd=path)
             reply = json.loads(done.stdout.splitlines()[-1])
         except Unavailable as e:
             reply = {"reason": str(e)}
         except subprocess.TimeoutExpired:
-            reply = {"reason": f"its import did not end within {_LIMIT:g} s"}
+            reply = {"reason": f"its import did not end within {limit:g} s"}
         except (ValueError, IndexError):
             words = [line.strip() for line in done.stderr.splitlines() if line.strip()]
             reply = {"reason": f"its import ended with exit code {done.returncode}: {words[-1] if words else ''}"}

@@ -5,7 +5,8 @@
 The network is a small one, as every access of a kernel is checked.
 ``xframe build`` finds a compiler named nvcc, which is g++ with the shim's headers (``tests/cuda_on_cpu``); what it made
 travels as it would, with TVM's runtime; where it is run there is nothing of this checkout, nor of its environment, but
-the Python that this one was made of; the driver and CUDA's runtime library are the shim's.
+the Python that this one was made of, or ``--python PATH``, which may be of another version; the driver and CUDA's
+runtime library are the shim's.
 """
 
 import argparse
@@ -88,10 +89,10 @@ def roofs_of(folder: Path, work: Work) -> tuple[dict[str, float], str]:
     """Where there is a device: what is measured there, and what is said when the work is said to be another."""
     compiler.check = lambda: None  # the device of the tests needs neither nvcc nor NVRTC
     library = roofs.write(Gpu.named("sm_80"), folder, work)
-    found, claims = roofs.here(library, "cuda"), library.with_suffix(".json")
+    found, claims = roofs.here(library, "cuda", 0.0, 0.0), library.with_suffix(".json")
     claims.write_text(json.dumps({**vars(work), "depth": work.depth + 1}))
     try:
-        roofs.here(library, "cuda")
+        roofs.here(library, "cuda", 0.0, 0.0)
     except XframeError as e:
         return found, str(e)
     return found, ""
@@ -100,18 +101,19 @@ def roofs_of(folder: Path, work: Work) -> tuple[dict[str, float], str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--lowering", default="gemm,winograd")
+    parser.add_argument("--python", default=sys._base_executable)
     parser.add_argument("folder", type=Path)
     args = parser.parse_args()
     made = built(args.folder, "--model", "rehearsed", "--batch", "1,2", "--lowering", args.lowering)
     (made / roofs.LIBRARY).unlink()  # it keeps a whole GPU busy
     pieces = args.folder / "pieces"
+    asked = [args.python, "-c", "import sys; print(*sys.version_info[:2], sep='.')"]
+    version = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
     command = [sys.executable, "scripts/gpu_check.py", "--prebuilt", str(made), "--pack", str(pieces)]
-    subprocess.run(command, check=True, cwd=ROOT)
-    script = pieces / "gpu_check.sh"
-    python = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    script.write_text(script.read_text().replace(f"exec {python} ", f"exec {sys._base_executable} "))
-    command = ["sh", str(script), "--minutes", "10", "-o", str(args.folder / "found")]
-    return subprocess.run(command, env=bare(args.folder), cwd=args.folder).returncode
+    subprocess.run([*command, "--python", version], check=True, env=environment(args.folder), cwd=ROOT)
+    command = ["sh", str(pieces / "gpu_check.sh"), "--minutes", "10", "-o", "found"]
+    there = {**bare(args.folder), "PYTHON": args.python}
+    return subprocess.run(command, env=there, cwd=args.folder).returncode
 
 
 if __name__ == "__main__":

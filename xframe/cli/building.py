@@ -59,10 +59,8 @@ def build(
 def gpu_check(
     minutes: Annotated[float, typer.Option(help="Time for all of it.")] = 10.0,
     model: Annotated[str, typer.Option(metavar="NAME", help="A registered model.")] = "alexnet",
-    device: Annotated[str, typer.Option(metavar="cuda[:N]", help="The GPU.")] = "cuda",
-    batch: Annotated[
-        str, typer.Option(metavar="1,128", help="Batch sizes, in the order to measure them.")
-    ] = "1,128,16",
+    device: Annotated[str, typer.Option(metavar="cuda[:N,M]", help="The GPU, or several in turn.")] = "cuda",
+    batch: Annotated[str, typer.Option(metavar="1,128", help="Batch sizes, in the order of their worth.")] = "1,128,16",
     prebuilt: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Run what xframe build made; nothing is compiled here.")
     ] = None,
@@ -86,29 +84,40 @@ def gpu_check(
 
     What is done is written as it is done, and not done again by the next run with the same folder.
     """
-    from xframe.gpucheck import steps, words
+    from xframe import comparison
+    from xframe.gpucheck import check, words
     from xframe.gpucheck.archive import Archived
+    from xframe.gpucheck.settings import Settings
 
     if not minutes > 0:
         raise UsageError(f"--minutes {minutes:g} makes no sense: it must be above 0")
     if not device.startswith("cuda"):
-        raise UsageError(f"--device {device}: this checks GPUs, cuda or cuda:<number>")
+        raise UsageError(f"--device {device}: this checks GPUs: cuda, cuda:<number> or cuda:<number>,<number>")
+    devices = comparison.devices(device)
     if pack is not None:
         return _pack(pack, prebuilt, python, piece, options.names("without", without) or ())
     console.check_writable(output)
     batches = options.numbers("batch", batch) or (1,)
-    settings = steps.Settings(model, device=device, batches=batches, minutes=minutes, prebuilt=prebuilt)
-    progress = console.Progress()
-    try:
-        found = steps.check(settings, journal := Archived(output, archive), progress)
-    finally:
-        progress.clear()
-    text = "\n".join(words.lines(found))
-    (output / "summary.txt").write_text(text + "\n", encoding="utf-8")
-    journal.pack()
-    print(text)
-    print(f"wrote {output} and {journal.path}", file=sys.stderr)
-    return int(not words.complete(found))
+    if min(batches) < 1:
+        raise UsageError(f"--batch {min(batches)} makes no sense: it must be at least 1")
+    complete = True
+    for one in devices:  # each has a folder of its own, and as much time as any other
+        where = output / one.replace(":", "-") if devices[1:] else output
+        settings = Settings(model, "pytorch", one, batches, minutes / len(devices), prebuilt)
+        progress = console.Progress()
+        try:
+            found = check.check(settings, journal := Archived(where, None if devices[1:] else archive), progress)
+        finally:
+            progress.clear()
+        text = "\n".join(words.lines(found))
+        (where / "summary.txt").write_text(text + "\n", encoding="utf-8")
+        journal.pack()
+        print(f"{one}\n{text}\n" if devices[1:] else text)
+        print(f"wrote {where} and {journal.path}", file=sys.stderr)
+        complete = complete and words.complete(found)
+        if words.stopped(found):
+            break
+    return int(not complete)
 
 
 def _pack(output: Path, built: Path | None, python: str, piece: int, without: Sequence[str]) -> int:

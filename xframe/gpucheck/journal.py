@@ -12,6 +12,8 @@ from xframe import files
 
 #: A step that came to its end; one that was cut off, with what it had; one that failed; one that was not begun.
 DONE, CUT, FAILED, SKIPPED = "done", "cut off", "failed", "skipped"
+#: The reason where someone wanted it to end.
+INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """What a check found, as text: printed at its end, and kept beside its steps.
 
-Ratios are of times, another's over TVM's: above 1, TVM is faster. At a convolution they are of its kernels alone,
-where all rows there have been profiled: cuDNN's is without bias and ReLU, which TVM's has. Else they are of whole rows.
+Ratios are of times, another's over TVM's: above 1, TVM is faster. Each is told by every clock that all rows have which
+it is the best of, as they do not say the same (:data:`CLOCKS`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,16 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from xframe.gpucheck.journal import DONE, Found
+from xframe.gpucheck.journal import DONE, INTERRUPTED, Found
+
+Rows = Sequence[Mapping[str, Any]]
+#: Key of a row's time -> what it is of, at a convolution. The last is told where there is no other.
+CLOCKS = {
+    "device_median_s": "whole rows by the GPU's clock (cuDNN's has the bias, ReLU and any change of layout as calls of"
+    " their own)",
+    "kernel_s": "the convolution's kernels alone (cuDNN's without bias and ReLU, which TVM's have)",
+    "median_s": "whole rows by the host's clock",
+}
 
 
 def lines(found: Sequence[Found]) -> Iterator[str]:
@@ -22,6 +31,8 @@ def lines(found: Sequence[Found]) -> Iterator[str]:
             continue
         gap = "\n" if one.rows else ""
         yield f"{gap}{one.step}: {one.state}" + (f" ({one.reason})" if one.reason else "")
+        if one.rows:
+            yield f"  {'host':>10}     {'GPU':>10}"
         yield from (_row(row) for row in one.rows)
         yield from (f"  {name}: {why}" for name, why in one.facts.get("refused", {}).items())
         yield from (f"  log {name}" for name in one.facts.get("logs", ()))
@@ -44,75 +55,98 @@ def _machine(facts: Mapping[str, Any]) -> Iterator[str]:
 def _row(row: Mapping[str, Any]) -> str:
     name = " ".join(str(row[k]) for k in ("framework", "backend", "lowering") if row[k])
     options = "".join(f" {k}={v}" for k, v in row["options"].items())
-    time = f"{row['median_s'] * 1e3:10.4f} ms" if row["median_s"] is not None else " " * 13
     error = f"error {row['error_ratio']:.3f} of its bound" if row["error_ratio"] is not None else ""
-    return f"  {time}  {name}{options}: {row['outcome']} {error or row['reason']}".rstrip()
+    others = f" ({len(row['fallback'])} kinds of convolutions by the fallback)" if row.get("fallback") else ""
+    detail = f" ({row['detail']})" if row.get("detail") else ""
+    times = "  ".join(_milliseconds(row.get(key)) for key in ("median_s", "device_median_s"))
+    return f"  {times}  {name}{options}: {row['outcome']} {error or row['reason']}{others}{detail}".rstrip()
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return " " * 13 if seconds is None else f"{seconds * 1e3:10.4f} ms"
 
 
 def ratios(found: Sequence[Found]) -> Iterator[str]:
-    """What there is to compare: each site with cuDNN, whole networks with ONNX Runtime, GEMM with the GPU's peak."""
-    sites = [one for one in found if "site" in one.facts and not one.facts.get("tuned")]
-    tuned = {one.facts["site"]: one.rows for one in found if one.facts.get("tuned")}
-    yield from _of_sites("untuned", {s.facts["site"]: (s.rows, s.rows) for s in sites})
-    yield from _of_sites(
-        "tuned", {s.facts["site"]: (tuned[s.facts["site"]], s.rows) for s in sites if s.facts["site"] in tuned}
-    )
+    """What there is to compare: each site with cuDNN, whole networks with others, GEMM with the GPU's peak."""
+    sites = {one.facts["site"]: one.rows for one in found if "site" in one.facts and not one.facts.get("tuned")}
+    tuned = {one.facts["site"]: one.rows for one in found if one.facts.get("tuned") and one.rows}
+    yield from _of_sites("untuned", {name: (rows, rows) for name, rows in sites.items()})
+    both = {name: ((*tuned[name], *sites[name]), sites[name]) for name in sites if name in tuned}
+    yield from _of_sites("tuned", both)
     lines = list(_of_networks(found))
-    yield from ["\nwhole network: ONNX Runtime's best over TVM's best"] * bool(lines) + lines
+    yield from ["\nwhole network: the time of others over that of TVM's best beside them"] * bool(lines) + lines
     roofs = next((one.facts["roofs"] for one in found if "roofs" in one.facts), None)
     if roofs:
         flop, read = roofs["flop_per_s"] / 1e12, roofs["bytes_per_s"] / 1e9
-        yield f"\nmeasured at most: {flop:.2f} TFLOP/s in float32, {read:.0f} GB/s read from memory"
+        clock = f", multiplying at {roofs['sm_clock_mhz']} MHz" if roofs.get("sm_clock_mhz") else ""
+        yield f"\nmeasured at most: {flop:.2f} TFLOP/s in float32, {read:.0f} GB/s read from memory{clock}"
         yield from _of_peak(found, roofs["flop_per_s"])
-
-
-Rows = Sequence[Mapping[str, Any]]
 
 
 def _of_sites(what: str, rows: Mapping[str, tuple[Rows, Rows]]) -> Iterator[str]:
     """``rows``: site -> those in which TVM's best is looked for, and those for cuDNN's."""
-    pairs = {}
-    for site, (ours, theirs) in rows.items():
-        key = _time([*ours, *theirs])
-        best = _best(ours, "tvm", key), _best(theirs, "cudnn", key)
-        if best[0] and best[1]:
-            pairs[site] = best[0], best[1]
-    if pairs:
-        yield f"\n{what}, site: cuDNN's best over TVM's best"
-        for site, (our, their) in pairs.items():
-            yield f"  {site}: {their[0] / our[0]:.2f}  (tvm {our[1]}, cudnn {their[1]})"
-        mean = math.exp(sum(math.log(their[0] / our[0]) for our, their in pairs.values()) / len(pairs))
-        yield f"  geometric mean of {len(pairs)}: {mean:.2f}"
+    told: set[str] = set()
+    for key, words in CLOCKS.items():
+        pairs = {}
+        for site, (ours, theirs) in rows.items():
+            our, their = _best(ours, "tvm", key), _best(theirs, "cudnn", key)
+            if our and their and _have((*ours, *theirs), key) and not (key == "median_s" and site in told):
+                pairs[site] = our, their
+        if pairs:
+            yield f"\n{what}, site: cuDNN's best over TVM's best, {words}"
+            for site, (our, their) in pairs.items():
+                yield f"  {site}: {their[0] / our[0]:.2f}  (tvm {our[1]}, cudnn {their[1]})"
+            mean = math.exp(sum(math.log(their[0] / our[0]) for our, their in pairs.values()) / len(pairs))
+            yield f"  geometric mean of {len(pairs)}: {mean:.2f}"
+            told.update(pairs)
 
 
 def _of_networks(found: Sequence[Found]) -> Iterator[str]:
     for one in (x for x in found if "network" in x.facts):
-        ours, theirs = _best(one.rows, "tvm"), _best(one.rows, "ort")
-        if ours and theirs:
-            yield f"  {one.facts['network']} batch {one.facts['batch']}: {theirs[0] / ours[0]:.2f}  (tvm {ours[1]})"
+        for name, rows in _others(one.rows).items():
+            parts = []
+            for key, words in (("median_s", "by the host's clock"), ("device_median_s", "by the GPU's")):
+                ours, theirs = _best(one.rows, "tvm", key), _best(rows, rows[0]["backend"], key)
+                if ours and theirs:
+                    parts.append(f"{theirs[0] / ours[0]:.2f} {words} (tvm {ours[1]})")
+            if parts:
+                yield f"  {one.facts['network']} batch {one.facts['batch']}, {one.step}, {name}: {', '.join(parts)}"
+
+
+def _others(rows: Rows) -> dict[str, list[Mapping[str, Any]]]:
+    """The rows that a whole network of TVM's is held against, by name. cudnn's dozens of calls are none of them."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if row["backend"] not in ("tvm", "cudnn"):
+            found.setdefault(row["framework"] if row["backend"] == "native" else row["backend"], []).append(row)
+    return found
 
 
 def _of_peak(found: Sequence[Found], peak: float) -> Iterator[str]:
     """The share of the peak that the kernels of GEMM reach, at each site and in whole networks."""
     for one in (x for x in found if x.facts.get("flop")):
-        rows = [r for r in one.rows if r["backend"] == "tvm" and r["lowering"] == "gemm"]
-        best = _best(rows, "tvm", "kernel_s") if all(r.get("kernel_s") for r in rows) else None
+        rows = [r for r in one.rows if r["backend"] == "tvm" and r["lowering"] == "gemm" and r["median_s"]]
+        best = _best(rows, "tvm", "kernel_s")
         if best:
             yield f"  {one.step}: gemm at {one.facts['flop'] / best[0] / peak:.0%} of it"
 
 
-def _time(rows: Rows) -> str:
-    """The time by which rows are compared: of their kernels, if all that were measured have it."""
-    timed = [r for r in rows if r["median_s"] and r["backend"] in ("tvm", "cudnn")]
-    return "kernel_s" if timed and all(r.get("kernel_s") for r in timed) else "median_s"
+def _have(rows: Rows, key: str) -> bool:
+    """Whether all rows of TVM and cuDNN that were timed have this time: else the fastest may be one that has it not."""
+    return all(r.get(key) for r in rows if r["median_s"] and r["backend"] in ("tvm", "cudnn"))
 
 
 def _best(rows: Rows, backend: str, key: str = "median_s") -> tuple[float, str] | None:
-    """Seconds and lowering of the fastest verified row."""
-    good = [(r[key], r["lowering"]) for r in rows if r["backend"] == backend and r["median_s"]]
+    """Seconds and lowering of the fastest verified row that has this time."""
+    good = [(r[key], r["lowering"]) for r in rows if r["backend"] == backend and r["median_s"] and r.get(key)]
     return min(good, default=None)
 
 
 def complete(found: Sequence[Found]) -> bool:
     """Whether every step came to its end."""
     return all(one.state == DONE for one in found)
+
+
+def stopped(found: Sequence[Found]) -> bool:
+    """Whether someone wanted it to end."""
+    return any(one.reason == INTERRUPTED for one in found)

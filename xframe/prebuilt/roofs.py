@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from xframe import environment, nvml
 from xframe.errors import XframeError
 
 if TYPE_CHECKING:
@@ -31,8 +32,9 @@ LIBRARY = "roofs.so"
 SUMS, UNROLLED = 16, 8
 #: float32 values of a read, and reads of a thread that are under way.
 WIDTH, UNDER_WAY = 4, 8
-#: Launches that are timed together, and how often; seconds after which the measuring process is given up.
-LAUNCHES, TIMES, LIMIT = 10, 10, 60
+#: Launches that are timed together. An idle GPU's clocks take their time to rise: launches go on for so many seconds at
+#: least, until the best has stood for so many, and for so many at most. The measuring process is given up after LIMIT.
+LAUNCHES, LEAST, STANDING, MOST, LIMIT = 10, 1.0, 0.3, 5.0, 60
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,8 @@ def write(gpu: Gpu, folder: Path, work: Work | None = None) -> Path:
 def measured(library: Path, device: str) -> dict[str, float]:
     """``{"flop_per_s": ..., "bytes_per_s": ...}`` of ``cuda`` or ``cuda:<number>``, in a process of its own.
 
+    ``sm_clock_mhz``: the multiprocessors' clock while they multiply, where the driver tells.
+
     Raises
     ------
     XframeError
@@ -139,8 +143,8 @@ def measured(library: Path, device: str) -> dict[str, float]:
     return json.loads(done.stdout)
 
 
-def here(library: Path, device: str) -> dict[str, float]:
-    """As :func:`measured`, in this process."""
+def here(library: Path, device: str, least: float = LEAST, standing: float = STANDING) -> dict[str, float]:
+    """As :func:`measured`, in this process. Launches go on for ``least`` seconds, and ``standing`` after the best."""
     from xframe.backends import tvm_memory
 
     memory = tvm_memory.of(device)
@@ -152,29 +156,48 @@ def here(library: Path, device: str) -> dict[str, float]:
     block = np.ones((work.reads, work.threads * WIDTH), np.float32)
     arguments = {"peak": [one, one, nothing, nothing], "read": [block, nothing[0]]}
     expected, amounts = {"peak": work.depth, "read": WIDTH * work.reads}, {"peak": work.flop, "read": work.bytes}
-    rates = {}
+    rates, clocks = {}, {}
     for name, arrays in arguments.items():
         tensors, kernel = memory.put_all(arrays), loaded[name]
-        seconds = _fastest(partial(kernel, *tensors), memory.sync)
+        seconds = _fastest(partial(kernel, *tensors), memory.sync, least, standing)
+        clocks[name] = _clock(partial(kernel, *tensors), memory.sync, device)
         found = memory.get(tensors[-1])
         if (found != expected[name]).any():
             raise XframeError(f"the sums of {name} are {np.unique(found)[:3]}, and should be {expected[name]}")
         rates[name] = amounts[name] / seconds
-    return {"flop_per_s": rates["peak"], "bytes_per_s": rates["read"]}
+    clock = {} if clocks["peak"] is None else {"sm_clock_mhz": clocks["peak"]}
+    return {"flop_per_s": rates["peak"], "bytes_per_s": rates["read"], **clock}
 
 
-def _fastest(launch: Callable[[], object], wait: Callable[[], None]) -> float:
+def _fastest(launch: Callable[[], object], wait: Callable[[], None], least: float, standing: float) -> float:
     """Seconds of a launch, of those that are made one after another without waiting: the fastest time."""
     launch()
     wait()
-    seconds = []
-    for _ in range(TIMES):
+    began = risen = time.perf_counter()
+    best = float("inf")
+    while True:
         started = time.perf_counter()
         for _ in range(LAUNCHES):
             launch()
         wait()
-        seconds.append((time.perf_counter() - started) / LAUNCHES)
-    return min(seconds)
+        now = time.perf_counter()
+        seconds = (now - started) / LAUNCHES
+        if seconds < 0.999 * best:
+            risen = now
+        best = min(best, seconds)
+        if now - began >= MOST or (now - began >= least and now - risen >= standing):
+            return best
+
+
+def _clock(launch: Callable[[], object], wait: Callable[[], None], device: str) -> float | None:
+    """MHz of the multiprocessors while launches run: asked for when the last was launched and none is waited for."""
+    states = nvml.watch(environment.gpu_index(device))
+    next(states, None)  # the driver's library is ready: it answers before they are over
+    for _ in range(LAUNCHES):
+        launch()
+    state = next(states, None)
+    wait()
+    return (state or {}).get("sm_clock_mhz")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,153 @@
+"""The check of a machine with a GPU: what it does without one, with little time, and when it is stopped."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from xframe.errors import XframeError
+from xframe.gpucheck import check, machine, steps, words
+from xframe.gpucheck.journal import DONE, FAILED, SKIPPED, Found, Journal
+from xframe.gpucheck.settings import Step
+
+ROOT = Path(__file__).parents[2]
+
+
+def only(monkeypatch, **runs):
+    """The check has these steps alone."""
+    made = [Step(name, 0.5, run) for name, run in runs.items()]
+    monkeypatch.setattr(steps, "steps", lambda settings, progress: iter(made))
+
+
+def checked(settings, folder):
+    return check.check(settings, Journal(folder), lambda line: None)
+
+
+def states(found):
+    return {f.step: f.state for f in found if f.step != "machine"}
+
+
+def test_without_a_gpu_it_says_what_is_there_and_ends(monkeypatch, tmp_path, settings, plugins):
+    monkeypatch.setattr(machine, "devices", lambda: 0)
+    monkeypatch.setattr(machine, "working", lambda table: {})
+    found = checked(settings(), tmp_path)
+    assert set(states(found).values()) == {SKIPPED}
+    assert [*states(found)][:3] == ["roofs", "network batch 1", "site conv1 batch 1"]
+    text = "\n".join(words.lines(found))
+    assert "GPU        none: no NVIDIA driver" in text
+    assert "libraries  cudnn: missing" in text or "libraries  cudnn: /" in text
+    assert not words.complete(found)
+
+
+def test_what_was_done_is_not_done_again_and_its_time_goes_to_the_others(gpu, monkeypatch, tmp_path, settings):
+    ran = []
+
+    def good(place, limit):
+        ran.append(("good", round(limit, -1)))
+        return (), {"a": 1}
+
+    def bad(place, limit):
+        ran.append(("bad", round(limit, -1)))
+        raise XframeError("it broke")
+
+    only(monkeypatch, good=good, bad=bad)
+    for _ in range(2):
+        found = checked(settings(minutes=10), tmp_path)
+    assert ran == [("good", 300), ("bad", 600), ("bad", 600)]
+    assert states(found) == {"good": DONE, "bad": FAILED}
+    assert next(f for f in found if f.step == "good").facts == {"a": 1}
+    assert next(f for f in found if f.step == "bad").reason == "it broke"
+
+
+def test_a_step_that_breaks_costs_itself_alone(gpu, monkeypatch, tmp_path, settings):
+    def odd(place, limit):
+        raise ZeroDivisionError("odd")
+
+    only(monkeypatch, odd=odd, good=lambda place, limit: ((), {}))
+    found = checked(settings(minutes=1), tmp_path)
+    assert states(found) == {"odd": FAILED, "good": DONE}
+
+
+def test_without_time_a_step_is_not_begun(gpu, monkeypatch, tmp_path, settings):
+    only(monkeypatch, late=lambda place, limit: ((), {}))
+    found = checked(settings(minutes=0.01), tmp_path)
+    assert states(found) == {"late": SKIPPED}
+    assert "s were left" in found[-1].reason
+
+
+STOPPED = """
+import signal, sys, time
+from pathlib import Path
+from xframe import comparison
+from xframe.gpucheck import check, machine, steps, words
+from xframe.gpucheck.journal import Journal
+from xframe.gpucheck.settings import Settings, Step
+from xframe.results import Run
+
+place, how = Path(sys.argv[1]), sys.argv[2]
+
+
+def slow(folder, limit):
+    try:
+        if how != "time":
+            signal.raise_signal(getattr(signal, how))
+        while True:
+            time.sleep(0.001)
+    except KeyboardInterrupt:
+        raise comparison.Interrupted(Run(1, "now", [], {}, [])) from None
+
+
+check.LEAST = 0.05
+share = 0.001 if how == "time" else 0.5  # of a minute
+made = [Step("slow", share, slow, {"site": "c"}), Step("after", 1 - share, lambda folder, limit: ((), {}))]
+steps.steps = lambda settings, progress: iter(made)
+machine.devices = lambda: 1
+machine.facts = lambda: {}
+before = [signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGALRM)]
+found = check.check(Settings(minutes=1), Journal(place), lambda line: None)
+for one in found:
+    print(one.step, one.state, one.reason, one.facts.get("site", ""), sep=": ")
+print(words.stopped(found))
+assert [signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGALRM)] == before
+assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "reason", "after", "stopped"),
+    [
+        ("SIGTERM", "interrupted", "skipped: interrupted", True),
+        ("SIGALRM", "interrupted", "skipped: interrupted", True),
+        ("time", "after 0 s", "done: ", False),
+    ],
+)
+def test_a_step_that_is_stopped_keeps_its_rows_and_what_they_are_of(tmp_path, how, reason, after, stopped):
+    """By someone who wants the process to end, a stray alarm, or its own when its time is over.
+
+    In a process of its own, whose main thread handles signals and which nothing else has changed.
+    """
+    command = [sys.executable, "-c", STOPPED, str(tmp_path), how]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    told = ["machine: done: : ", f"slow: cut off: {reason}: c", f"after: {after}: ", str(stopped)]
+    assert done.stdout.splitlines() == told, done.stderr
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "slow" / "run.json").exists()
+
+
+def test_a_step_file_that_is_cut_is_nothing(tmp_path):
+    journal = Journal(tmp_path)
+    journal.write(Found("a b", DONE, rows=({"x": 1},)))
+    assert journal.known("a b").rows == ({"x": 1},)
+    (tmp_path / "a-b" / "step.json").write_text("{")
+    assert journal.known("a b") is None
+    assert list(journal) == []
+
+
+def test_what_imports_here_is_found_out_at_once_and_not_what_no_check_runs(plugins):
+    plugins(pytorch="Honest", tensorflow="Missing")
+    table = {name: machine.FRAMEWORKS[name] for name in ("pytorch", "torch.compile", "tensorflow")}
+    found = machine.working(table)
+    assert list(found) == ["pytorch", "tensorflow"]
+    assert found["pytorch"] == "1.0"
+    assert found["tensorflow"].startswith("missing: tensorflow needs the Python module no_such_module")

@@ -1,0 +1,129 @@
+"""What a check asks for, in which order, and what becomes of it."""
+
+import json
+
+import pytest
+
+from tests.test_comparison import QUICK
+from xframe import comparison, planning, registry
+from xframe.errors import XframeError
+from xframe.gpucheck import check, sites, steps, words
+from xframe.gpucheck import settings as given
+from xframe.gpucheck.journal import DONE, Journal
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What steps ask for; nothing is measured."""
+    requests = []
+
+    def compare(request, progress):
+        requests.append(request.resolved())
+        raise XframeError("not here")
+
+    monkeypatch.setattr(comparison, "compare", compare)
+    return requests
+
+
+def run(step, folder):
+    (folder / step.name).mkdir()
+    with pytest.raises(XframeError, match="not here"):
+        step.run(folder / step.name, 100.0)
+
+
+def test_steps_come_by_their_worth(settings, plugins):
+    made = list(steps.steps(settings(batches=(1, 128, 16)), print))
+    assert [s.name for s in made] == [
+        *("roofs", "network batch 1", "site conv1 batch 128", "site conv2 batch 128", "tuning"),
+        *("tuned site conv1 batch 128", "tuned site conv2 batch 128"),
+        *("network batch 128", "best batch 128", "best batch 1", "network batch 16"),
+    ]
+    assert sum(s.share for s in made) == pytest.approx(1)
+    one = list(steps.steps(settings(batches=(4,)), print))
+    assert [s.name for s in one][-2:] == ["tuned site conv2 batch 4", "best batch 4"]
+
+
+def test_a_network_is_asked_for_in_every_runner_cheap_ones_first(asked, settings, plugins, tmp_path):
+    step = next(s for s in steps.steps(settings(device="cuda:1"), print) if s.name == "network batch 1")
+    run(step, tmp_path)
+    (request,) = asked
+    assert request.runners == ("native", "ort", "cudnn", "tvm")
+    assert ("jax", "native") in request.pairs
+    assert [p for p in request.pairs if p[1] != "native"] == [("pytorch", r) for r in ("ort", "cudnn", "tvm")]
+    assert {"graph_fastest", "winograd_nonfused", "gemm", "fft", "auto"} <= set(request.lowerings)
+    assert "graph_winograd" not in request.lowerings
+    assert (request.device, request.fallback, request.images) == ("cuda:1", "direct", given.IMAGES)
+    assert request.threads == (given.threads(),)
+    assert (request.budget.opening, request.budget.rounds) == (60.0, QUICK.rounds)
+
+
+def test_a_site_has_no_fallback_and_the_whole_network_no_best_but_in_a_step_of_its_own(
+    asked, settings, plugins, tmp_path
+):
+    made = {s.name: s for s in steps.steps(settings(), print)}
+    for name in ("site conv1 batch 1", "best batch 1"):
+        run(made[name], tmp_path)
+    site, best = asked
+    assert (site.runners, site.fallback, site.schedules) == (("ort", "cudnn", "tvm"), None, planning.NONE)
+    assert {"graph_fastest", "winograd", "auto"} <= set(site.lowerings)
+    assert (best.runners, best.lowerings) == (("native", "ort", "tvm"), ("best",))
+    assert best.schedules == planning.AUTO
+
+
+def test_the_best_plan_at_the_largest_batch_takes_what_was_tuned(asked, settings, plugins, tmp_path):
+    (tmp_path / given.LOGS).mkdir()
+    made = {s.name: s for s in steps.steps(settings(batches=(1, 2)), print)}
+    for name in ("best batch 2", "best batch 1"):
+        run(made[name], tmp_path)
+    assert [r.schedules for r in asked] == [str(tmp_path / given.LOGS), planning.AUTO]
+
+
+def test_a_tuned_site_is_measured_under_what_tuning_found_something_for(
+    asked, settings, plugins, tmp_path, monkeypatch
+):
+    made = {s.name: s for s in steps.steps(settings(device="cpu"), print)}
+    step = made["tuned site conv1 batch 1"]
+    place = tmp_path / step.name
+    place.mkdir()
+    with pytest.raises(XframeError, match="no log of tuned kernels"):
+        step.run(place, 100.0)
+    (tmp_path / given.LOGS).mkdir()
+    monkeypatch.setattr(sites, "_recorded", lambda path, logs, device: ("gemm",))
+    with pytest.raises(XframeError, match="not here"):
+        step.run(place, 100.0)
+    (request,) = asked
+    assert (request.runners, request.lowerings, request.schedules) == (("tvm",), ("gemm",), str(tmp_path / given.LOGS))
+    monkeypatch.setattr(sites, "_recorded", lambda path, logs, device: ())
+    assert step.run(place, 100.0) == ((), {"refused": {"conv1": sites.NOTHING}})
+
+
+def test_a_convolution_is_measured_judged_and_told(gpu, monkeypatch, tmp_path, settings, plugins):
+    plugins(ort="Missing", tvm="Honest")
+    cudnn = registry.BACKENDS["cudnn"]
+    monkeypatch.setitem(registry.BACKENDS, "cudnn", cudnn._replace(where="fake_plugins:Honest"))
+    monkeypatch.setattr(sites, "labels", lambda: ("gemm",))
+    real = steps.steps
+    monkeypatch.setattr(steps, "steps", lambda s, p: (x for x in real(s, p) if x.name == "site conv1 batch 20"))
+    monkeypatch.setattr(given, "LEAST", 60.0)
+    found = check.check(settings(device="cpu", minutes=30, batches=(20,)), Journal(tmp_path), lambda line: None)
+    site = next(f for f in found if f.step == "site conv1 batch 20")
+    assert site.state == DONE, site.reason
+    assert [(r["backend"], r["lowering"], r["outcome"]) for r in site.rows] == [
+        ("ort", "auto", "UNAVAILABLE"),
+        ("cudnn", "gemm", "OK"),
+        ("tvm", "gemm", "OK"),
+    ]
+    assert "geometric mean of 1" in "\n".join(words.lines(found))
+    data = json.loads((tmp_path / "site-conv1-batch-20" / "step.json").read_text())
+    assert (data["state"], data["facts"]["site"], data["facts"]["flop"]) == (DONE, "conv1", 20 * 2 * 4 * 27 * 64)
+
+
+def test_rows_are_as_many_as_the_gpu_has_memory_for(monkeypatch, settings):
+    def memory(found):
+        monkeypatch.setattr(given.nvml, "gpus", lambda: found)
+        return given.limited(settings(), 50.0).workers
+
+    assert memory([{"memory": 139 << 30}]) == given.ROWS
+    assert memory([{"memory": 9 << 30}]) == 2
+    assert memory([{"memory": 1 << 30}]) == 1
+    assert memory([{"memory": None}]) == memory([]) == given.UNKNOWN

@@ -1,0 +1,126 @@
+"""A check: its steps one after another, each within its time, and what each found on disk as soon as it is over."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from xframe import comparison, store
+from xframe.errors import XframeError
+from xframe.gpucheck import machine, steps
+from xframe.gpucheck.journal import CUT, DONE, FAILED, INTERRUPTED, SKIPPED, Found, Journal
+from xframe.gpucheck.settings import LEAST, Progress, Settings, Step
+from xframe.results import Measurement
+
+#: Seconds for looking at what is there.
+LOOKING = 45.0
+
+
+def check(settings: Settings, journal: Journal, progress: Progress) -> list[Found]:
+    """Carry out what is not done yet; each step is written as soon as it is over.
+
+    Each step has its share of the time that is left, so that what others did not need is shared out. A step that runs
+    out of its time, or is interrupted, keeps the rows that it has. Without a GPU all steps but the first are skipped,
+    and say why.
+    """
+    deadline = time.monotonic() + 60 * settings.minutes
+    progress("what is there")
+    looking = Step("machine", 0.0, lambda place, limit: ((), machine.facts()))
+    found, stopped = _carried_out(looking, journal.place(looking.name), LOOKING)  # always anew: it may be gone
+    journal.write(found)
+    why = "" if machine.devices() else "no GPU"
+    todo = [(step, journal.known(step.name)) for step in steps.steps(settings, progress)]
+    ahead = sum(step.share for step, before in todo if before is None or before.state != DONE)
+    for step, before in todo:
+        if before is not None and before.state == DONE:
+            journal.note(step.name)
+            continue
+        left, share = deadline - time.monotonic(), step.share / ahead
+        ahead -= step.share
+        if why or stopped or left < LEAST:
+            reason = why or (INTERRUPTED if stopped else f"{left:.0f} s were left")
+            if before is None:
+                journal.write(Found(step.name, SKIPPED, reason))
+            else:
+                journal.note(step.name)
+            continue
+        progress(f"{step.name}, {left:.0f} s left")
+        found, stopped = _carried_out(step, journal.place(step.name), min(left, max(LEAST, left * share)))
+        journal.write(found)
+    return list(journal)
+
+
+def _carried_out(step: Step, place: Path, limit: float) -> tuple[Found, bool]:
+    """What a step found within ``limit`` seconds, and whether the user stopped it."""
+    started = time.monotonic()
+
+    def found(
+        state: str, reason: str = "", rows: Sequence[Measurement] = (), more: Mapping[str, Any] | None = None
+    ) -> Found:
+        flop = {"flop": done} if (done := _flop(rows)) else {}
+        facts = {**step.facts, **flop, **(more or {})}
+        return Found(step.name, state, reason, round(time.monotonic() - started, 3), tuple(map(_flat, rows)), facts)
+
+    place.mkdir(parents=True, exist_ok=True)
+    try:
+        with alarm(limit):
+            rows, facts = step.run(place, limit)
+        return found(DONE, "", rows, facts), False
+    except KeyboardInterrupt as e:
+        run = e.run if isinstance(e, comparison.Interrupted) else None
+        if run is not None:
+            store.write(run, place)
+        late = time.monotonic() - started >= limit
+        reason = f"after {limit:.0f} s" if late else INTERRUPTED
+        return found(CUT, reason, run.measurements if run else ()), not late
+    except XframeError as e:
+        return found(FAILED, str(e)), False
+    except Exception as e:  # one step must not cost the others
+        return found(FAILED, f"{type(e).__name__}: {e}"), False
+
+
+@contextlib.contextmanager
+def alarm(seconds: float) -> Iterator[None]:
+    """Within the block a KeyboardInterrupt comes after so many seconds, and instead of an end by SIGTERM."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    kept = {s: signal.signal(s, stop) for s in (signal.SIGALRM, signal.SIGTERM)}
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+
+
+def _flat(measurement: Measurement) -> dict[str, Any]:
+    """The row of a measurement, with what only a check asks for."""
+    return {**store.row(measurement), "kernel_s": kernel_seconds(measurement), "detail": detail(measurement)}
+
+
+def kernel_seconds(measurement: Measurement) -> float | None:
+    """Of a pass, in the kernels of its convolutions alone: the fastest profiled one; None where none was profiled."""
+    passes = [[k.end - k.start for k in p.kernels if k.kind == "conv"] for p in measurement.profiles]
+    return min((sum(seconds) for seconds in passes if seconds), default=None)
+
+
+def detail(measurement: Measurement) -> str:
+    """Of the one convolution of a row: its tile, or the engine that ran; empty for rows of a network."""
+    return measurement.sites[0].detail if len(measurement.sites) == 1 else ""
+
+
+def _flop(rows: Sequence[Measurement]) -> int | None:
+    """Of all convolutions of the network that these are rows of."""
+    found = next((m.case.artifact for m in rows if m.case.artifact), None)
+    return sum(site.flop for _, site in found.conv_sites) if found else None

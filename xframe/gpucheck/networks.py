@@ -1,0 +1,64 @@
+"""The whole network: in every runner and lowering, and in the best plan of TVM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from xframe import comparison, registry, store
+from xframe.analysis.labels import algorithms
+from xframe.comparison import AUTO, BEST, IMPLIED_FALLBACK, NATIVE
+from xframe.gpucheck.settings import LOGS, Progress, Result, Settings, Step, request
+from xframe.results import Measurement
+
+#: What there is beside TVM, and cudnn, which is told how to compute. They cost little: they are opened before TVM.
+PEERS = (NATIVE, "ort")
+
+
+def labels() -> tuple[str, ...]:
+    """Every way in which cuDNN and TVM can be told to compute a convolution, and their own choice."""
+    return (*algorithms("cudnn", by_default=True), *registry.defaults(registry.LOWERINGS), AUTO)
+
+
+def pairs(settings: Settings, runners: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Every framework natively, and one export under the backends: they read the same graph."""
+    natives = [(name, NATIVE) for name in registry.defaults(registry.FRAMEWORKS)]
+    return (*natives, *((settings.framework, runner) for runner in runners if runner != NATIVE))
+
+
+def measured(settings: Settings, batch: int, place: Path, limit: float, progress: Progress, **asked: Any) -> Result:
+    """The rows of the network under ``asked["runners"]``, each judged by the float64 reference; kept in ``place``."""
+    told = {"fallback": IMPLIED_FALLBACK, "batches": (batch,), "pairs": pairs(settings, asked["runners"]), **asked}
+    return compared(request(settings, settings.model, limit, **told), place, progress), {}
+
+
+def compared(asked: comparison.Request, place: Path, progress: Progress) -> Sequence[Measurement]:
+    """The rows of a comparison, which is kept in ``place``."""
+    done = comparison.compare(asked, progress)
+    store.write(done, place)
+    return done.measurements
+
+
+def every(settings: Settings, batch: int, share: float, progress: Progress) -> Step:
+    """The network in every runner and lowering."""
+
+    def run(place: Path, limit: float) -> Result:
+        runners = (*PEERS, "cudnn", "tvm")
+        return measured(settings, batch, place, limit, progress, runners=runners, lowerings=labels())
+
+    return Step(f"network batch {batch}", share, run, {"network": settings.model, "batch": batch})
+
+
+def best(settings: Settings, batch: int, share: float, progress: Progress) -> Step:
+    """The network in TVM's plan of the fastest lowering at each site, which is measured for that; and in the peers.
+
+    At the largest batch its kernels are those that were tuned, where there are any.
+    """
+
+    def run(place: Path, limit: float) -> Result:
+        logs = place.parent / LOGS
+        tuned = {"schedules": str(logs)} if batch == max(settings.batches) and logs.is_dir() else {}
+        return measured(settings, batch, place, limit, progress, runners=(*PEERS, "tvm"), lowerings=(BEST,), **tuned)
+
+    return Step(f"best batch {batch}", share, run, {"network": settings.model, "batch": batch})

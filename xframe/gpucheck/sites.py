@@ -1,0 +1,72 @@
+"""Each convolution as a network of its own, so that kernels of the same algorithm stand side by side.
+
+Nothing takes the place of an algorithm that can't do one: its row says so, in the words of who refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from xframe import artifact, environment, planning, registry, zoo
+from xframe.errors import Unsupported, XframeError
+from xframe.gpucheck.networks import compared, labels
+from xframe.gpucheck.settings import LOGS, Progress, Result, Settings, Step, request, threads
+from xframe.planning import NONE
+from xframe.prebuilt import convolution
+from xframe.worker.alone import without_frameworks
+
+NOTHING = "tuning kept nothing that is faster than the hand-written schedules"
+
+
+def names(settings: Settings) -> list[str]:
+    """The convolutions of the network, in its order."""
+    return [layer.name for layer in zoo.spec(settings.model).layers if layer.op == "conv"]
+
+
+def untuned(settings: Settings, batch: int, share: float, progress: Progress) -> Iterator[Step]:
+    """Each in ONNX Runtime, and by every algorithm of cuDNN and lowering of TVM, by the hand-written schedules."""
+    spec, layers = zoo.spec(settings.model), names(settings)
+    for name in layers:
+
+        def run(place: Path, limit: float, name: str = name) -> Result:
+            path = convolution.write(spec, name, batch, place / f"{name}.onnx")
+            told = {"runners": ("ort", "cudnn", "tvm"), "lowerings": labels(), "schedules": NONE}
+            return compared(request(settings, str(path), limit, **told), place, progress), {}
+
+        facts = {"site": name, "batch": batch, "tuned": False}
+        yield Step(f"site {name} batch {batch}", share / len(layers), run, facts)
+
+
+def tuned(settings: Settings, batch: int, share: float, progress: Progress) -> Iterator[Step]:
+    """Each in TVM by the logs of the tuning step, under the lowerings that it found something for."""
+    spec, layers = zoo.spec(settings.model), names(settings)
+    for name in layers:
+
+        def run(place: Path, limit: float, name: str = name) -> Result:
+            logs = place.parent / LOGS
+            if not logs.is_dir():
+                raise XframeError("there is no log of tuned kernels")
+            path = convolution.write(spec, name, batch, place / f"{name}.onnx")
+            able = _recorded(path, logs, settings.device)
+            if not able:
+                return (), {"refused": {name: NOTHING}}
+            told = {"runners": ("tvm",), "lowerings": able, "schedules": str(logs)}
+            return compared(request(settings, str(path), limit, **told), place, progress), {}
+
+        facts = {"site": name, "batch": batch, "tuned": True}
+        yield Step(f"tuned site {name} batch {batch}", share / len(layers), run, facts)
+
+
+def _recorded(path: Path, logs: Path, device: str) -> tuple[str, ...]:
+    """The lowerings that have a tuned kernel for the convolution of a file."""
+    sites = [site for _, site in artifact.load(path).conv_sites]
+    schedules, found = planning.Schedules(str(logs), device=device), []
+    gpu = environment.gpu_device(environment.gpu_index(device))
+    with without_frameworks():
+        for name in registry.defaults(registry.LOWERINGS):
+            with contextlib.suppress(Unsupported):
+                if schedules.tuned(planning.plan(name, sites, gpu), threads()).tuned:
+                    found.append(name)
+    return tuple(found)
