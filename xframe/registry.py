@@ -136,12 +136,13 @@ _ORT = (
     Switch("gpu_mem_limit", ("none", "1GiB", "4GiB", "16GiB")),
 )
 #: What cuDNN can be told: of its legacy interface the forward algorithms, where ``gemm`` writes the column matrix; of
-#: its graph interface kinds of engines, where ``graph_plain`` is that without transforms.
+#: its graph interface kinds of engines, where ``graph_plain`` is that without transforms, ``graph_nhwc`` any with its
+#: channels last.
 _CUDNN_KINDS = ("graph_plain", "graph_winograd", "graph_fft")
 _CUDNN_ALGORITHMS = (
     *("implicit_gemm", "implicit_precomp_gemm", "gemm", "direct"),
     *("fft", "fft_tiling", "winograd", "winograd_nonfused"),
-    *("graph_fastest", *_CUDNN_KINDS),
+    *("graph_fastest", "graph_nhwc", *_CUDNN_KINDS),
 )
 _CUDNN = (
     Switch("fallback", ("none", *_CUDNN_ALGORITHMS)),

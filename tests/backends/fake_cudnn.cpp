@@ -128,16 +128,16 @@ int supported(const Object* w, const Object* c, int algo, const Object* y, size_
   return OK;
 }
 
-// With dense weights `w` of (outputs, inputs, rows, columns); `share` outputs a group; padding, strides and dilation.
-void convolve(const View& xv, const float* x, const float* w, const int* k, int share, const int* window, const View& yv, float* y) {
+// `share`: outputs a group; `window`: padding, strides and dilation.
+void convolve(const View& xv, const float* x, const View& wv, const float* w, int share, const int* window, const View& yv, float* y) {
   yv.each([&](int n, int o, int i, int j) {
     double sum = 0;
-    for (int c = 0; c < k[1]; ++c)
-      for (int r = 0; r < k[2]; ++r)
-        for (int s = 0; s < k[3]; ++s) {
+    for (int c = 0; c < wv.n[1]; ++c)
+      for (int r = 0; r < wv.n[2]; ++r)
+        for (int s = 0; s < wv.n[3]; ++s) {
           int row = i * window[2] - window[0] + r * window[4], column = j * window[3] - window[1] + s * window[5];
           if (row >= 0 && row < xv.n[2] && column >= 0 && column < xv.n[3])
-            sum += double(x[xv.at(n, o / share * k[1] + c, row, column)]) * w[((size_t(o) * k[1] + c) * k[2] + r) * k[3] + s];
+            sum += double(x[xv.at(n, o / share * wv.n[1] + c, row, column)]) * w[wv.at(o, c, r, s)];
         }
     y[yv.at(n, o, i, j)] = float(sum);
   });
@@ -377,8 +377,11 @@ int cudnnConvolutionForward(void* handle, const float* alpha, const void* xd, co
   auto wo = (Object*)wd, co = (Object*)cd;
   if (int status = supported(wo, co, algo, (Object*)yd, &bytes)) return status;
   NEED(size >= bytes && (!bytes || there(workspace, bytes)));
-  NEED(there(w, 4ul * wo->v[2] * wo->v[3] * wo->v[4] * wo->v[5]));
-  convolve(View(xd), x, w, wo->v + 2, wo->v[2] / co->v[8], co->v, View(yd), y);
+  const int* k = wo->v + 2;
+  const int dense[] = {k[1] * k[2] * k[3], k[2] * k[3], k[3], 1};
+  View wv(k, dense);
+  NEED(wv.in(w));
+  convolve(View(xd), x, wv, w, k[0] / co->v[8], co->v, View(yd), y);
   done("conv algo=" + std::to_string(algo) + " math=" + std::to_string(co->v[9]) + " workspace=" + std::to_string(size));
   return OK;
 }

@@ -286,16 +286,20 @@ int execute(void* handle, void* given, void* pointers) {
     data[t] = at[value(tensor, 906)];
     NEED(View(n[t], s[t]).in(data[t]));
   }
-  NEED(s[1][3] == 1 && s[1][2] == n[1][3] && s[1][1] == n[1][2] * s[1][2] && s[1][0] == n[1][1] * s[1][1]);
+  bool last = s[0][1] == 1 && n[0][1] > 1;
+  for (int t = 0; t < 3; ++t) {  // dense, and in the same layout
+    const int channels = last ? 1 : n[t][2] * n[t][3], column = last ? n[t][1] : 1;
+    NEED(s[t][1] == channels && s[t][3] == column && s[t][2] == n[t][3] * column && s[t][0] == n[t][1] * n[t][2] * n[t][3]);
+  }
   for (int i = 0; i < 2; ++i) {
     window[i] = int(value(part(forward, 702), 105, i));
     window[2 + i] = int(value(part(forward, 702), 103, i));
     window[4 + i] = int(value(part(forward, 702), 102, i));
   }
-  convolve(View(n[0], s[0]), data[0], data[1], n[1], n[1][0] / (n[0][1] / n[1][1]), window, View(n[2], s[2]), data[2]);
+  convolve(View(n[0], s[0]), data[0], View(n[1], s[1]), data[1], n[1][0] / (n[0][1] / n[1][1]), window, View(n[2], s[2]), data[2]);
   auto knob = config->has.count(302) ? value(part(config, 302), 601) : 0;
   clock_ms += (number == KNOBBED && knob == 1 ? 3 : kin.ms) - 1;
-  done("graph engine=" + std::to_string(number) + " knob=" + std::to_string(knob));
+  done("graph engine=" + std::to_string(number) + " knob=" + std::to_string(knob) + " last=" + std::to_string(last));
   return OK;
 }
 

@@ -6,6 +6,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from xframe import artifact, registry, zoo
+from xframe.analysis.labels import algorithms
 from xframe.backends import cudnn, cudnn_convolution, cudnn_device, cudnn_library, cudnn_rounding
 from xframe.backends.cudnn import Cudnn
 from xframe.equivalence.reference import Reference
@@ -321,6 +322,8 @@ def test_registered_switches_are_those_it_knows():
     assert switches["fallback"] == ("none", *cudnn.NAMES)
     assert registry.BACKENDS["cudnn"].algorithms == cudnn.NAMES
     assert set(switches) == {"fallback", "algorithm_search", "use_tf32", "cuda_graph"}
+    by_default = (*cudnn_library.ALGORITHMS, "graph_fastest", "graph_nhwc")
+    assert algorithms("cudnn", by_default=True) == by_default
     row = registry.BACKENDS["cudnn"]
     assert {row.general, *row.absent, *row.where_named} <= set(row.algorithms)
 

@@ -14,7 +14,7 @@ from xframe.backends.cudnn import Cudnn
 from xframe.errors import Unsupported, XframeError
 from xframe.types import ConvSite
 
-FASTEST, WINOGRAD, FFT, PLAIN = "graph_fastest", "graph_winograd", "graph_fft", "graph_plain"
+FASTEST, NHWC, WINOGRAD, FFT, PLAIN = "graph_fastest", "graph_nhwc", "graph_winograd", "graph_fft", "graph_plain"
 
 
 def compiled(model, name, **options):
@@ -217,6 +217,47 @@ def test_notes_tell_how_an_engine_rounds():
     )
 
 
+def test_with_channels_last_the_network_is_as_it_is_between_changes_of_layout(fake, model):
+    executable = compiled(model, NHWC)
+    for seed in (0, 1):
+        right(executable, model, seed)
+    steps = fake.log()[-len(executable.profile(1)[0].kernels) :]
+    assert [line for line in steps if line.startswith("graph")] == [
+        "graph engine=3 knob=0 last=1", "graph engine=5 knob=1 last=1",
+    ]  # fmt: skip
+    kernels = executable.profile(1)[0].kernels
+    names = [(k.kind, k.role) for k in kernels if k.layer == "conv1"]
+    assert names == [
+        ("layout", "channels"), ("conv", "convolution"), ("layout", "channels"), ("elementwise", "bias")
+    ]  # fmt: skip
+    assert [k.algorithm for k in kernels if k.kind == "conv"] == [
+        "cudnn graph engine 3, channels last: winograd, 4x4 tiles",
+        "cudnn graph engine 5, channels last: no transform, nondeterministic (k2=1)",
+    ]
+    assert [s.selected for s in executable.sites] == [WINOGRAD, PLAIN]
+    assert table(executable)[3,]["layout"] == "NHWC"
+    executable.close()
+
+
+def test_convolutions_that_are_alike_with_channels_last_have_their_own_weights(fake, tmp_path):
+    nodes = [helper.make_node("Conv", ["x", "w"], ["a"], "one", pads=[1, 1, 1, 1], group=2)]
+    nodes.append(helper.make_node("Conv", ["a", "v"], ["y"], "two", pads=[1, 1, 1, 1], group=2))
+    model = network(tmp_path, nodes, {"w": (4, 2, 3, 3), "v": (4, 2, 3, 3)}, (2, 4, 5, 6), (2, 4, 5, 6))
+    executable = compiled(model, NHWC, cuda_graph="on")
+    right(executable, model)
+    assert list(executable.environment["algorithms"]) == ["one"]
+    executable.close()
+
+
+def test_no_memory_for_channels_last_is_a_refusal(fake, model):
+    executable = compiled(model, PLAIN)
+    executable.close()
+    fake.limit(executable.environment["device_bytes"] + 100)
+    with pytest.raises(Unsupported, match=r"refuses graph_nhwc at 2 of 2 .*out of memory"):
+        compiled(model, NHWC)
+    assert fake.live() == 0
+
+
 def test_what_is_slow_is_not_run_again(fake, model, monkeypatch):
     """Engine 7 takes 7 ms, where one of 2 ms was seen at conv1, and none below 5 ms at conv2."""
     monkeypatch.setattr(cudnn_graph_convolution, "LONG", 0.0)
@@ -227,4 +268,6 @@ def test_what_is_slow_is_not_run_again(fake, model, monkeypatch):
 
 
 def test_the_lowering_of_a_kind_is_told_from_its_name():
-    assert [lowering(name) for name in (FASTEST, PLAIN, WINOGRAD, FFT)] == [None, "direct", "winograd", "fft"]
+    assert [lowering(name) for name in (FASTEST, NHWC, PLAIN, WINOGRAD, FFT)] == [
+        *(None, None, "direct", "winograd", "fft")
+    ]

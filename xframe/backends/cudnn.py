@@ -27,9 +27,10 @@ from typing import Any
 
 import numpy as np
 
+from xframe.backends.cudnn_channels_last import ChannelsLast
 from xframe.backends.cudnn_convolution import Interface, Problem
 from xframe.backends.cudnn_device import Gpu
-from xframe.backends.cudnn_engines import KINDS, Engine
+from xframe.backends.cudnn_engines import KINDS, NHWC
 from xframe.backends.cudnn_graph_convolution import GraphConvolution
 from xframe.backends.cudnn_library import ALGORITHMS, CallFailed, Libraries
 from xframe.backends.cudnn_network import Network, Site
@@ -144,6 +145,8 @@ class CudnnExecutable:
             assert site.choice is not None
             workspace = room if site.choice.workspace else 0
             site.run = site.choice.call(site.x, site.w, workspace, site.y)
+            if site.choice.around:
+                self._network.surround(site, *site.choice.around(site.x, site.y))
 
     def bind(self, feeds: list[np.ndarray]) -> None:
         """Copy the inputs to the device, as NCHW. Raises XframeError when they are too few or too many."""
@@ -220,8 +223,8 @@ class _Chosen:
         self.found: dict[str, list[dict[str, Any]]] = {}
         self.refusals: dict[str, str] = {}
         self._gpu = network.gpu
-        self._graphs: dict[Problem, GraphConvolution] = {}
-        self._engines: dict[str, list[Engine]] = {}
+        self._graphs: dict[tuple[Problem, bool], GraphConvolution | ChannelsLast] = {}
+        self._named: dict[str, list[GraphConvolution | ChannelsLast]] = {}
         self._exhaustive = options.get("algorithm_search", "exhaustive") == "exhaustive"
         fallback, unresolved = options.get("fallback", "none"), {}
         for site in network.sites:
@@ -242,7 +245,8 @@ class _Chosen:
                 requested, detail = fallback, f"{fallback}, because cuDNN refuses {asked}: {e.brief}"
                 self._choose(site, name, fallback)
             self._record(site, name, problem, requested, detail)
-        self.found.update({name: [e.told() for e in engines] for name, engines in self._engines.items()})
+        for name, graphs in self._named.items():
+            self.found[name] = [engine.told() for graph in graphs for engine in graph.engines]
         if unresolved:
             said: dict[str, list[str]] = {}
             for problem, words in unresolved.items():
@@ -267,10 +271,11 @@ class _Chosen:
         """The one that has ``algorithm``. Convolutions that are alike share engines, told under the first's name."""
         if algorithm in ALGORITHMS:
             return site.convolution
-        if site.problem not in self._graphs:
-            self._graphs[site.problem] = GraphConvolution(self._gpu, site.problem)
-            self._engines[name] = self._graphs[site.problem].engines
-        return self._graphs[site.problem]
+        key = site.problem, algorithm == NHWC
+        if key not in self._graphs:
+            self._graphs[key] = (ChannelsLast if algorithm == NHWC else GraphConvolution)(self._gpu, site.problem)
+            self._named.setdefault(name, []).append(self._graphs[key])
+        return self._graphs[key]
 
     def _record(self, site: Site, name: str, problem: ConvSite, requested: str | None, detail: str) -> None:
         choice = site.choice

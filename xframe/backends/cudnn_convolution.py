@@ -49,7 +49,8 @@ class Choice:
     """What a convolution runs by.
 
     ``algorithm``: the registered name; ``words``: all of it in words; ``workspace``: the bytes that it takes;
-    ``call(x, w, workspace, y)``: what runs it at these addresses, y = x * w; ``rounding(site)``: how it rounds.
+    ``call(x, w, workspace, y)``: what runs it at these addresses, y = x * w; ``rounding(site)``: how it rounds;
+    ``around(x, y)``: what must run before and after it, where its tensors lie otherwise than the network's.
     """
 
     algorithm: str
@@ -57,6 +58,7 @@ class Choice:
     workspace: int
     call: Callable[[int, int, int, int], Callable[[], None]]
     rounding: Callable[[ConvSite], Rounding]
+    around: Callable[[int, int], tuple[Callable[[], None], Callable[[], None]]] | None = None
 
 
 class Interface(Protocol):

@@ -37,6 +37,12 @@ def contiguous(dims: Dims) -> Dims:
     return c * h * w, h * w, w, 1
 
 
+def channels_last(dims: Dims) -> Dims:
+    """Strides of an image of (n, c, h, w), or of weights, that lies densely with its channels together."""
+    _, c, h, w = dims
+    return c * h * w, 1, w * c, c
+
+
 class Gpu:
     """One device with a stream, cuDNN and cuBLAS on it. Everything it makes is freed by :meth:`close`.
 

@@ -2,7 +2,8 @@
 
 cuDNN names no algorithm there, but engines, by number, each with knobs and with notes on its arithmetic. What can be
 forced is therefore a kind of engine, by its notes: ``graph_winograd``, ``graph_fft``, ``graph_plain`` with a note of
-neither (implicit GEMM or direct, cuDNN does not say which), and ``graph_fastest``, the fastest of all.
+neither (implicit GEMM or direct, cuDNN does not say which), and ``graph_fastest``, the fastest of all; ``graph_nhwc``
+is the fastest where image, weights and output lie with their channels last.
 """
 
 import contextlib
@@ -15,9 +16,9 @@ from xframe.backends.cudnn_device import Gpu
 from xframe.backends.cudnn_graph import COMPILED_AT_RUN_TIME, HEURISTICS, NOTES, Descriptor, made
 from xframe.backends.cudnn_library import CallFailed
 
-#: The kinds that a plan can name; ``graph_fastest`` is any of the others.
-FASTEST, PLAIN, WINOGRAD, FFT = "graph_fastest", "graph_plain", "graph_winograd", "graph_fft"
-KINDS = (FASTEST, PLAIN, WINOGRAD, FFT)
+#: The kinds that a plan can name; ``graph_fastest`` is any of the last three, ``graph_nhwc`` that with channels last.
+FASTEST, NHWC, PLAIN, WINOGRAD, FFT = "graph_fastest", "graph_nhwc", "graph_plain", "graph_winograd", "graph_fft"
+KINDS = (FASTEST, NHWC, PLAIN, WINOGRAD, FFT)
 #: Notes of engines that do not compute in float32 as it is.
 NARROW = ("TENSOR_CORE", "DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION")
 _WORDS = {
@@ -36,7 +37,7 @@ class Engine:
     ``number``: cuDNN's, None where what was to name one refused; ``source``: what named it; ``knobs``: as cuDNN's own
     tags have them (``k2=5``), empty for its defaults; ``notes``: None where it refused before it could be asked;
     ``compiled``: its kernels are compiled when the plan is made; ``seconds``: of its shortest run, None where it was
-    not measured; ``workspace``: bytes; ``refused``: cuDNN's words, or why it is left out.
+    not measured; ``workspace``: bytes; ``layout``: of the tensors; ``refused``: cuDNN's words, or why it is left out.
     """
 
     number: int | None
@@ -47,6 +48,7 @@ class Engine:
     seconds: float | None = None
     workspace: int | None = None
     refused: str = ""
+    layout: str = "NCHW"
 
     @property
     def kind(self) -> str:
@@ -59,7 +61,8 @@ class Engine:
         """``cudnn graph engine 34: winograd, 4x4 tiles``."""
         family = {WINOGRAD: "winograd", FFT: "fft", PLAIN: "no transform"}[self.kind]
         more = [_WORDS.get(n, n) for n in self.notes or () if n in _WORDS or n not in NOTES]
-        return f"cudnn graph engine {self.number}: {', '.join([family, *more])}"
+        last = ", channels last" if self.layout == "NHWC" else ""
+        return f"cudnn graph engine {self.number}{last}: {', '.join([family, *more])}"
 
     def told(self) -> dict[str, Any]:
         """For the record of a row."""
@@ -67,7 +70,7 @@ class Engine:
         return {
             "engine": self.number, "knobs": list(self.knobs), "kind": kind, "notes": self.notes and list(self.notes),
             "compiled_at_run_time": self.compiled, "source": self.source, "seconds": self.seconds,
-            "workspace": self.workspace, "refused": self.refused,
+            "workspace": self.workspace, "layout": self.layout, "refused": self.refused,
         }  # fmt: skip
 
     @property

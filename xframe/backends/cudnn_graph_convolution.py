@@ -13,7 +13,7 @@ from typing import Any
 
 from xframe.backends import cudnn_rounding
 from xframe.backends.cudnn_convolution import Choice, Problem
-from xframe.backends.cudnn_device import Dims, Gpu, contiguous
+from xframe.backends.cudnn_device import Dims, Gpu, channels_last, contiguous
 from xframe.backends.cudnn_engines import FASTEST, Engine, listed, refusals
 from xframe.backends.cudnn_graph import Descriptor, made
 from xframe.backends.cudnn_library import CROSS_CORRELATION, FLOAT, NOT_SUPPORTED, CallFailed
@@ -23,6 +23,7 @@ from xframe.nvidia import load
 #: At most so many engines with their knobs are measured at a convolution, each by the shortest of so many runs: others
 #: may be at work on the device. One run is enough where it takes so many seconds, and so many times the fastest's.
 MOST, RUNS, LONG, SLOW = 32, 5, 0.02, 3.0
+STRIDES = {"NCHW": contiguous, "NHWC": channels_last}
 #: Tensors begin on a multiple of this many bytes; ``cudaMalloc`` gives more.
 _ALIGNMENT = 16
 #: What a variant pack calls the image, the weights and the output.
@@ -45,10 +46,13 @@ class NoEngine(CallFailed):
 
 
 class GraphConvolution:
-    """The operation graph of a problem, and its engines. Raises CallFailed where cuDNN takes no such graph."""
+    """The operation graph of a problem, and its engines. ``layout``: of image, weights and output.
 
-    def __init__(self, gpu: Gpu, problem: Problem):
-        self._gpu = gpu
+    Raises CallFailed where cuDNN takes no such graph.
+    """
+
+    def __init__(self, gpu: Gpu, problem: Problem, layout: str = "NCHW"):
+        self._gpu, self._strides = gpu, STRIDES[layout]
         with contextlib.suppress(Unavailable):  # engines that are compiled at run time look for it among what is loaded
             load("nvrtc")
         convolution = self._made(
@@ -66,6 +70,8 @@ class GraphConvolution:
         )  # fmt: skip
         self._graph = self._made("OPERATIONGRAPH", OPERATIONGRAPH_HANDLE=gpu.cudnn, OPERATIONGRAPH_OPS=operation)
         self._listed = listed(gpu, self._graph)
+        for engine in self.engines:
+            engine.layout = layout
         self._plans: dict[str, tuple[Engine, Descriptor]] = {}
 
     def forced(self, algorithm: str, x: int, w: int, y: int) -> Choice:
@@ -95,7 +101,7 @@ class GraphConvolution:
 
     def _tensor(self, uid: int, dims: Dims) -> Descriptor:
         return self._made(
-            "TENSOR", TENSOR_DATA_TYPE=FLOAT, TENSOR_DIMENSIONS=dims, TENSOR_STRIDES=contiguous(dims),
+            "TENSOR", TENSOR_DATA_TYPE=FLOAT, TENSOR_DIMENSIONS=dims, TENSOR_STRIDES=self._strides(dims),
             TENSOR_UNIQUE_ID=uid, TENSOR_BYTE_ALIGNMENT=_ALIGNMENT,
         )  # fmt: skip
 

@@ -138,6 +138,12 @@ class Network:
         run = partial(getattr(self.gpu.api, function), handle, *args)
         self.calls.append(Call(run, function, kind, node.name, role))
 
+    def surround(self, site: Site, before: Callable[[], None], after: Callable[[], None]) -> None:
+        """Put changes of layout around the call of a convolution."""
+        place = next(i for i, call in enumerate(self.calls) if call.run is site)
+        calls = [Call(run, "cudnnTransformTensor", "layout", site.node, "channels") for run in (before, after)]
+        self.calls[place : place + 1] = [calls[0], self.calls[place], calls[1]]
+
     def refused(self, node: Node, why: str) -> Unsupported:
         return Unsupported(f"node {node.name} ({node.op}): {why}, which the cudnn backend can't do")
 

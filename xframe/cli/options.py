@@ -38,8 +38,8 @@ Lowerings = Annotated[
         " are named, on a GPU, gemm_explicit, whose column matrix is written to memory, and gemm_tf32 and gemm_fp16,"
         " whose products have fewer bits. For cudnn auto and its"
         " algorithms: those names, implicit_gemm, implicit_precomp_gemm, fft_tiling, winograd_nonfused; the fastest"
-        " engine of its graph interface, graph_fastest; where they are named, of one kind: graph_plain,"
-        " graph_winograd, graph_fft. By default auto and every one, with --fallback direct.",
+        " engine of its graph interface, graph_fastest, and with channels last, graph_nhwc; where they are named,"
+        " graph_plain, graph_winograd and graph_fft. By default auto and every one, with --fallback direct.",
     ),
 ]
 Fallback = Annotated[str | None, typer.Option(metavar="NAME", help="Lowering where the asked one refuses a site.")]
