@@ -122,6 +122,16 @@ def test_what_makes_no_sense_is_said(tmp_path, asked, said):
         pack.pack(tmp_path, **asked)
 
 
+def test_nothing_stays_of_pieces_that_can_not_be_made(tmp_path, monkeypatch):
+    def files(*_):
+        yield tmp_path / "gone", "xf/gone"
+
+    monkeypatch.setattr(distributions, "files", files)
+    with pytest.raises(FileNotFoundError):
+        pack.pack(tmp_path / "out")
+    assert not list((tmp_path / "out").iterdir())
+
+
 def test_compiling_travels_without_networks_alone(monkeypatch):
     """TVM with a compiled network goes without its compiler, which is most of it."""
     monkeypatch.setattr(pack, "RUNTIME", ("apache-tvm",))
@@ -137,12 +147,21 @@ def test_compiling_travels_without_networks_alone(monkeypatch):
     assert runtime == [places[1], places[4]]
 
 
+def without_frameworks(folder):
+    """Where Python finds what ends at once when it is imported, instead of what takes seconds."""
+    folder.mkdir()
+    for name in ("torch", "tensorflow", "jax", "onnxruntime", "tvm"):
+        (folder / f"{name}.py").write_text("raise ImportError('not here')\n")
+    return folder
+
+
 def test_the_packed_check_runs(built, tmp_path, monkeypatch):
     """Unpacked elsewhere it starts, and says what is missing, in the folder of whoever runs it."""
     monkeypatch.setattr(pack, "OWN", ("xframe", "models", "scripts"))
     monkeypatch.setattr(pack, "NEEDED", ())
     pack.pack(tmp_path / "out", built, without=THERE)
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHON": sys.executable}
+    environment["PYTHONPATH"] = str(without_frameworks(tmp_path / "none"))
     command = ["sh", str(tmp_path / "out" / "gpu_check.sh"), "-o", "found"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert done.returncode == 1, done.stderr

@@ -68,6 +68,8 @@ def pack(
         raise UsageError(f"--piece {piece} makes no sense: it must be at least 1 MiB")
     if importlib.util.find_spec("tvm") is None:
         raise Unavailable("packing takes TVM along, and it is not installed here: pip install 'xframe-eval[tvm]'")
+    if built:
+        folder.read(built)
     parts: list[Path] = []
     with tempfile.TemporaryDirectory() as scratch, pieces.archive(output, piece << 20, parts) as tar:
         for source, name in contents(built, python, without, Path(scratch), tell):

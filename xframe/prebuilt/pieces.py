@@ -19,18 +19,23 @@ PRESET = 1
 def archive(folder: Path, size: int, paths: list[Path]) -> Iterator[tarfile.TarFile]:
     """A tar archive to add files to; its parts in ``folder``, of at most ``size`` bytes, are added to ``paths``.
 
-    Parts that are there are replaced.
+    Parts that are there are replaced. None stays where the block fails.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob(f"{NAME}.*"):
         old.unlink()
     parts = Parts(folder / NAME, size, paths)
-    with (
-        parts,
-        lzma.open(cast(IO[bytes], parts), "wb", preset=PRESET) as packed,
-        tarfile.open(fileobj=packed, mode="w|", dereference=True) as tar,
-    ):
-        yield tar
+    try:
+        with (
+            parts,
+            lzma.open(cast(IO[bytes], parts), "wb", preset=PRESET) as packed,
+            tarfile.open(fileobj=packed, mode="w|", dereference=True) as tar,
+        ):
+            yield tar
+    except BaseException:
+        for path in paths:
+            path.unlink(missing_ok=True)
+        raise
 
 
 class Parts(io.RawIOBase):

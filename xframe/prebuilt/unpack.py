@@ -62,6 +62,7 @@ def unpacked(here: Path, about: dict[str, Any]) -> Path:
         with open(path, "rb") as f:
             if hashlib.file_digest(f, "sha256").hexdigest() != digest:
                 raise Refused(f"{path} is not what was packed: bring it again")
+    print(f"gpu_check: unpacks {len(about['pieces'])} pieces into {folder}", file=sys.stderr)
     part = folder.with_name(f"{PACKED}.part")
     try:
         for old in (part, folder):
