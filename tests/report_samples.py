@@ -82,7 +82,7 @@ def row(
         "error": 1.2e-6,
         "error_bound": 1e-5,
         "error_ratio": 0.12,
-        "peak_bytes": 9e8,
+        "peak_bytes": 900_000_000,
     }
     if profiled:
         fields.update(profiles=passes, plain=plain)

@@ -1,5 +1,7 @@
 """Result files: complete, atomic, and refused in words when broken."""
 
+import contextlib
+import io
 import json
 import math
 import os
@@ -7,8 +9,14 @@ from dataclasses import replace
 
 import pytest
 
+from tests import report_samples
 from xframe import store
-from xframe.errors import XframeError
+from xframe.analysis.changes import changes
+from xframe.analysis.decomposition import explained
+from xframe.errors import UsageError, XframeError
+from xframe.report import csv_rows, diff_terminal
+from xframe.report.markdown import markdown
+from xframe.report.trace import trace
 from xframe.results import LayerWork, Level, Machine, Measurement, Run
 from xframe.store import ROW_KEYS, SCHEMA
 from xframe.types import (
@@ -118,6 +126,23 @@ def test_what_is_loaded_is_the_run_that_was_written(tmp_path):
     assert loaded.measurements == written.measurements
 
 
+def small():
+    """A result with a row of each kind, short, so that much can be tried of it."""
+    full = report_samples.run()
+    kinds = {(m.case.runner, m.outcome, "ablation" in m.environment): m for m in full.measurements}
+    loud = {"foreign_load": [0.2], "processes": 1, "provider_options": {"use_tf32": "0"}, **CLOCK}
+    rows = [
+        replace(m, rounds=tuple(r[:2] for r in m.rounds[:2]), plain=m.plain[:2], profiles=m.profiles[:1])
+        for m in kinds.values()
+    ]
+    tried = next(m for m in rows if "ablation" in m.environment)
+    rows.remove(tried)
+    first = replace(GOOD, device_rounds=((0.001,),), environment={**GOOD.environment, **loud})
+    rows = [first, tried, *rows]
+    facts = {**full.environment, "cpu_family": ["a", "1"], "gpus": [{"name": "g", "power_limit_w": 300}]}
+    return replace(full, measurements=tuple(rows), environment=facts)
+
+
 CLOCK = {"device_clock": {"how": "CUDA events behind a gate", "empty_s": 2e-6}}
 
 
@@ -135,6 +160,83 @@ def test_times_by_the_clock_of_a_gpu_are_kept_and_files_without_them_still_read(
         del data["rows"][0][name]
     path.write_text(json.dumps(data))
     assert store.load(path).measurements == (replace(timed, device_rounds=()),)
+
+
+def places(value, rows, path=()):
+    """Every place in a JSON value but those of a second item of a list: they are alike, except ``rows``."""
+    yield path
+    many = value[: rows if path == ("rows",) else 1] if isinstance(value, list) else ()
+    for key, item in value.items() if isinstance(value, dict) else enumerate(many):
+        yield from places(item, rows, (*path, key))
+
+
+def changed(text, path, value):
+    """The file with another value at a place."""
+    data = json.loads(text)
+    inner = data
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    return json.dumps(data)
+
+
+#: What may be where something else was; a number without a bound, or that is none, is no JSON, and json writes it so.
+WRONG = (None, "text", -1, 0, 1.5, math.nan, math.inf, [], {}, True, [None], 10**400)
+
+
+def test_whatever_is_at_any_place_a_result_is_refused_in_one_sentence_or_can_be_reported(tmp_path):
+    """At each place some of the values, other ones from place to place; of what is taken, a part is reported too."""
+    path = store.write(small(), tmp_path)
+    text, good = path.read_text(), store.load(path)
+    every = list(places(json.loads(text), 2))[1:]
+    sentences, taken = [], 0
+    for number, where in enumerate(every):
+        for value in WRONG[number % 4 :: 4]:
+            path.write_text(changed(text, where, value))
+            try:
+                run = store.load(path)
+            except XframeError as e:
+                sentences.append(str(e))
+                continue
+            taken += 1
+            if taken % 8:
+                continue
+            try:
+                shown(run, good)
+            except Exception as e:
+                pytest.fail(f"{value!r} at {'.'.join(map(str, where))}: {type(e).__name__}: {e}")
+    assert len(sentences) > 2 * taken
+    assert all("\n" not in s and str(path) in s for s in sentences)
+
+
+def shown(run, good):
+    """All that is made of a result that was read."""
+    found = explained(run)
+    for text in (markdown(run, found, "run.json", "ab"), csv_rows.rows(run), csv_rows.decompositions(found)):
+        assert "nan" not in text.lower().replace("nanosecond", "")
+    trace(run)
+    with contextlib.suppress(UsageError):
+        diff_terminal.render(changes(good, run, allowed=("cpu",)), io.StringIO())
+
+
+@pytest.mark.parametrize("value", [None, math.nan, 0, -0.01, "0.01", True, []])
+@pytest.mark.parametrize("where", ["rounds_s", "device_rounds_s", "plain_s"])
+def test_a_sample_that_is_no_time_is_refused(tmp_path, where, value):
+    path = store.write(run(replace(GOOD, device_rounds=((0.001,),))), tmp_path)
+    data = json.loads(path.read_text())
+    data["rows"][0][where] = [[value]] if where != "plain_s" else [value]
+    path.write_text(json.dumps(data))
+    with pytest.raises(XframeError, match=r"run\.json (was edited or is damaged|is not a whole JSON file)"):
+        store.load(path)
+
+
+def test_what_is_refused_says_where_and_why(tmp_path):
+    path = store.write(run(GOOD), tmp_path)
+    path.write_text(changed(path.read_text(), ("rows", 0, "profiles", 0, "kernels", 0, "start"), None))
+    with pytest.raises(XframeError) as e:
+        store.load(path)
+    place = "measurements.0.profiles.0.kernels.0.start is null, and a number is asked for"
+    assert str(e.value) == f"{path} was edited or is damaged: {place}; run it again"
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ FILE_CEILING, TREE_CEILING = 400, 56000  # raised for frameworks in environments
 LAYERS = [
     ["xframe"],
     ["xframe.types"],
-    ["xframe.errors"],
+    ["xframe.errors", "xframe.typed"],
     ["xframe.nvml", "xframe.nvidia"],
     ["xframe.files", "xframe.registry", "xframe.protocols", "xframe.environment", "xframe.results"],
     ["xframe.geometry", "xframe.neutral"],
@@ -44,6 +44,7 @@ LAYERS = [
     ["xframe.measured"],
     ["xframe.measure"],
     ["xframe.analysis"],
+    ["xframe.store_rules"],
     ["xframe.store"],
     ["xframe.oracle", "xframe.calibration"],
     ["xframe.comparison", "xframe.report"],

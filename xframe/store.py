@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from xframe import typed
 from xframe.analysis.labels import planned
 from xframe.errors import XframeError
 from xframe.files import atomic
 from xframe.planning import BEST
 from xframe.results import LayerWork, Machine, Measurement, Run
+from xframe.store_rules import RULES, RowFacts, RunFacts
 from xframe.types import Case, ConvSite, Outcome, Plan
 from xframe.worker.timing import quartiles
 from xframe.worker.wire import artifact_of, plain, profiles_of, sites_of
@@ -25,6 +27,8 @@ ROW_KEYS = (
     "median_s", "iqr_s", "samples", "max_abs_error", "error_bound", "error_ratio", "peak_bytes", "compile_s", "notes",
     "fallback", "schedules", "options", "device_median_s", "device_iqr_s", "device_clock",
 )  # fmt: skip
+#: Of a whole number that is taken digit by digit; Python has no bound for them, and what computes with them has.
+_DIGITS = 19
 #: Those that came later: files of before do not have them.
 _LATER = ("device_median_s", "device_iqr_s", "device_clock")
 
@@ -165,10 +169,11 @@ def read(path: Path) -> dict[str, Any]:
     path = Path(path)
     path = path / "run.json" if path.is_dir() else path
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        data = json.loads(text, parse_float=_float, parse_int=_int, parse_constant=_float)
     except OSError as e:
         raise XframeError(f"can't read {path}: {e.strerror or e}; give a run.json or the folder that holds one") from e
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise XframeError(f"{path} is not a whole JSON file ({e}): it was cut short or edited; run it again") from e
     if not isinstance(data, dict) or "schema" not in data:
         raise XframeError(f"{path} is not a result of xframe: it has no schema number")
@@ -200,7 +205,7 @@ def load(path: Path) -> Run:
     """
     data = read(path)
     try:
-        return Run(
+        run = Run(
             data["schema"],
             data["created"],
             tuple(data["command"]),
@@ -209,8 +214,27 @@ def load(path: Path) -> Run:
             {int(threads): Machine.from_json(machine) for threads, machine in data["machines"].items()},
             {int(batch): tuple(map(_layer, rows)) for batch, rows in data["layers"].items()},
         )
+        typed.check(run, Run, RULES)
+        typed.check(run.environment, RunFacts, at=("environment",))
+        for number, m in enumerate(run.measurements):
+            typed.check(m.environment, RowFacts, at=("measurements", str(number), "environment"))
+    except typed.Misfit as e:
+        raise XframeError(f"{path} was edited or is damaged: {e}; run it again") from e
     except (AttributeError, KeyError, TypeError, ValueError) as e:
         raise XframeError(f"{path} was edited or is damaged ({type(e).__name__}: {e}); run it again") from e
+    return run
+
+
+def _float(text: str) -> float:
+    """A number that arithmetic can be done with: not NaN, nor beyond all bounds. Raises ValueError."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is no number of JSON")
+    return number
+
+
+def _int(text: str) -> int:
+    return int(text) if len(text) < _DIGITS else int(_float(text))
 
 
 def _measurement(row: Mapping[str, Any]) -> Measurement:

@@ -64,6 +64,8 @@ class SiteTimes:
                 if lowering != m.case.plan.label:
                     ran.setdefault((site, where), {})[lowering] = None
             for site, samples in spent(m).items():
+                if not median(samples) > 0:  # of kernels that end before they begin nothing is known
+                    continue
                 columns[where] = None
                 times.setdefault((site, where), []).append(samples)
         cells = {
