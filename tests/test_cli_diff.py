@@ -79,9 +79,27 @@ def test_senseless_flags_are_one_line(diff, args, words):
     assert words in err[0]
 
 
-def test_a_missing_file_is_one_line_and_exit_code_1(tmp_path, capsys):
-    assert cli.main(["diff", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 1
-    assert "can't read" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("text", "words"), [(None, "can't read"), ("{", "not a whole JSON file"), ('{"schema": 2}', "lacks 'created'")]
+)
+@pytest.mark.parametrize("broken", ["old", "new"])
+def test_a_file_that_can_not_be_read_is_one_line_and_no_regression(tmp_path, capsys, text, words, broken):
+    paths = {name: store.write(result(), tmp_path / name) for name in ("old", "new")}
+    paths[broken].unlink() if text is None else paths[broken].write_text(text)
+    assert cli.main(["diff", *map(str, paths.values())]) == 2
+    out, err = capsys.readouterr()
+    assert (out, len(err.splitlines())) == ("", 1)
+    assert words in err
+    assert str(paths[broken]) in err
+
+
+def test_rows_that_are_gone_are_exit_code_2_unless_that_is_allowed(diff):
+    both = run(*(measurement(STEADY, name) for name in ("pytorch", "jax")))
+    code, out, err = diff(both, result())
+    assert (code, err) == (2, [])
+    assert "jax native: it is not in the new result" in out
+    assert out.endswith("1 same, 1 missing\n")
+    assert diff(both, result(), "--allow", "missing")[0] == 0
 
 
 def test_the_help_tells_how_to_use_it_in_ci(capsys):
@@ -89,3 +107,5 @@ def test_the_help_tells_how_to_use_it_in_ci(capsys):
     out = capsys.readouterr().out
     assert "In CI" in out
     assert "xframe diff main change" in " ".join(out.split())
+    assert all(f"{code}:" in out for code in (1, 2))
+    assert "ambiguous, and does not fail" in " ".join(out.split())

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from tests.drifting import Noise, measurement, run
-from xframe.analysis.changes import BROKEN, FAILING, FIXED, MISSING, NEW, REFUSED, changes
+from xframe.analysis.changes import BROKEN, FAILING, FIXED, MISSING, NEW, REFUSED, changes, slowed
 from xframe.errors import UsageError
 from xframe.results import Run
 from xframe.types import Outcome, Plan
@@ -58,14 +58,20 @@ def test_outcomes_come_before_times(was, now, verdict, code):
         assert row.reason == f"{now.value}: it broke"
 
 
-def test_new_and_missing_rows_are_told_and_no_regression():
+def test_new_and_missing_rows_are_told_and_no_regression_but_what_is_gone_is_no_success():
     both, gone, come = measurement(STEADY, "jax"), measurement(STEADY, "pytorch"), measurement(STEADY, "tensorflow")
     result = changes(run(both, gone), run(come, both))
     assert [(c.identity.framework, c.verdict) for c in result.rows] == [
         ("tensorflow", NEW), ("jax", "same"), ("pytorch", MISSING),
     ]  # fmt: skip
-    assert result.exit_code == 0
+    assert result.exit_code == 2
     assert all(c.reason for c in result.rows if c.verdict != "same")
+    assert changes(run(both, gone), run(both), allowed=("missing",)).exit_code == 0
+    assert changes(run(both), run(come, both)).exit_code == 0
+    slow = measurement(scaled(2), "jax")
+    assert changes(run(both, gone), run(slow)).exit_code == 1
+    failed = measurement(STEADY, "pytorch", outcome=Outcome.FAILED)
+    assert changes(run(both, failed), run(both)).exit_code == 0  # it told nothing before
 
 
 def test_rows_are_matched_by_all_that_they_are_and_equal_ones_in_turn():
@@ -119,14 +125,69 @@ def test_drift_is_taken_out_and_groups_drift_apart():
     assert masked.reason.startswith("slower beside the others, same by itself")
 
 
-@pytest.mark.parametrize("busy", [0, 1])
-def test_what_changed_beside_other_processes_is_ambiguous(busy):
-    pair = [measurement(STEADY), measurement(scaled(1.2))]
-    pair[busy] = replace(pair[busy], environment={**pair[busy].environment, "foreign_load": [0.0, 0.8]})
-    result = changes(*map(run, pair))
-    assert (result.rows[0].verdict, result.exit_code) == ("ambiguous", 0)
-    assert result.rows[0].reason == "slower, but other processes used up to 0.8 CPUs while it was timed"
-    assert found(run(pair[busy]), run(pair[busy])) == {pair[busy].case.framework: "same"}
+def beside(load, by=1.0):
+    """A row that takes ``by`` as long, on a machine that others use."""
+    return run(measurement(scaled(by), environment={"foreign_load": [0.0, load]}))
+
+
+@pytest.mark.parametrize(
+    ("load", "by", "verdict"),
+    [
+        (0.1, 1.1, "slower"),  # as much as there is on any machine
+        (0.2, 1.4, "ambiguous"),
+        (0.2, 1.6, "slower"),
+        (0.8, 8.0, "ambiguous"),
+        (0.8, 10.0, "slower"),
+        (1.0, 100.0, "ambiguous"),
+        (7.5, 100.0, "ambiguous"),
+        (0.2, 1.0, "same"),
+    ],
+)
+def test_a_load_excuses_what_it_can_explain_and_no_more(load, by, verdict):
+    """A CPU of which others take a part L makes its thread, for which all wait, 1 / (1 - L) as slow; and the median
+    step if they come while half of the steps run, which is (1 + L) / (1 - L)."""
+    result = changes(run(measurement(STEADY)), beside(load, by))
+    assert (result.rows[0].verdict, result.exit_code) == (verdict, int(verdict == "slower"))
+    assert found(beside(load, by), run(measurement(STEADY))) == {
+        "pytorch": verdict.replace("slower", "faster")
+    }  # the slower one was disturbed
+
+
+def test_the_reason_says_what_the_load_explains():
+    (row,) = changes(run(measurement(STEADY)), beside(0.8, 1.2)).rows
+    assert row.reason == (
+        "slower, but not by what other processes can explain, which used up to 0.8 CPUs while the new one was timed:"
+        " up to 9.0 times as long"
+    )
+    (row,) = changes(beside(1.5, 1.2), run(measurement(STEADY))).rows
+    assert row.reason.endswith("which used up to 1.5 CPUs while the old one was timed: any time")
+
+
+def test_a_load_beside_the_faster_one_excuses_nothing():
+    """Others never make a row faster: what is slower than a disturbed row is slower."""
+    assert found(beside(0.8), run(measurement(scaled(1.1)))) == {"pytorch": "slower"}
+    assert found(run(measurement(scaled(1.1))), beside(0.8)) == {"pytorch": "faster"}
+
+
+@pytest.mark.parametrize("load", [0.2, 0.5, 0.8])
+def test_no_load_slows_a_median_step_by_more_than_is_said(load):
+    """Steps of 1 on a CPU of which others have a share, in bursts over any part of the time: the worst median."""
+    worst = 1.0
+    for part in np.linspace(0.01, 1, 100):  # of the time, in which the share of others is load / part
+        if load / part >= 1:
+            continue
+        slow = 1 / (1 - load / part)
+        steps_slow, steps_fast = part / slow, 1 - part
+        if steps_slow >= steps_fast:
+            worst = max(worst, slow)
+    assert worst <= slowed(load) < worst * 1.2
+
+
+def test_two_excuses_are_told_and_multiply():
+    old = run(measurement(STEADY, environment={"processes": 1}))
+    (row,) = changes(old, beside(0.2, 1.6)).rows
+    assert (row.verdict, "--fresh, and by what other processes can explain" in row.reason) == ("ambiguous", True)
+    assert found(old, beside(0.2, 1.8)) == {"pytorch": "slower"}
 
 
 def test_small_changes_of_one_process_are_ambiguous():
@@ -172,6 +233,21 @@ def test_results_of_other_machines_are_refused_unless_that_is_allowed():
 def test_nothing_in_common_is_refused():
     with pytest.raises(UsageError, match="no row in common"):
         changes(run(measurement(STEADY, "jax")), run(measurement(STEADY, "pytorch")))
+
+
+@pytest.mark.parametrize(("name", "value"), [("threads", 4), ("batch", 8), ("device", "cuda")])
+def test_results_of_which_every_row_is_of_another_size_are_told_by_what(name, value):
+    old, new = run(measurement(STEADY), measurement(STEADY, "jax")), run(measurement(scaled(2), **{name: value}))
+    result = changes(old, new)
+    assert [c.verdict for c in result.rows] == [REFUSED, MISSING]
+    assert result.rows[0].reason.startswith(f"{name}: ")
+    assert f", now {value} (" in result.rows[0].reason
+    assert result.exit_code == 2
+    allowed = changes(old, new, allowed=(name, "missing"))
+    assert [c.verdict for c in allowed.rows] == ["slower", MISSING]
+    several = run(*new.measurements, *(replace(m, case=replace(m.case, batch=16)) for m in new.measurements))
+    with pytest.raises(UsageError, match="no row in common"):  # which of them it is nobody knows
+        changes(old, several)
 
 
 def test_a_row_that_computes_something_else_is_not_compared_and_costs_the_others_nothing():

@@ -4,8 +4,8 @@ Times are compared by their raw samples (see :mod:`xframe.analysis.ratios`). A m
 which no sample of one of them shows. Rows that were measured in turn with each other drifted together, so where a row
 has enough such neighbours in both results, it is judged beside what became of them. A row that then changed, but did
 not by itself, is ambiguous, and so is one that changed as all of them did: it may be the machine, or what they share.
-What changed while other processes took more of it than :data:`~xframe.measured.FOREIGN` is ambiguous as well, and so is
-a change of less than :data:`PROCESSES` where a row is of one process in either result.
+What other processes of the machine can explain is ambiguous as well (:func:`slowed`), and so is a change of less than
+:data:`PROCESSES` where a row is of one process in either result.
 
 How often it is wrong was counted over simulated pairs of results, 8 rows of 3 visits on a machine that drifts by 3 %
 between results and 1 % between visits, each visit to a row, in a process of its own, off by 1.2 %, skewed noise of 3 %
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, NamedTuple
@@ -60,6 +60,11 @@ class Identity(NamedTuple):
         """Rows of one group were measured in turn."""
         return (self.model, self.device, self.batch, self.threads, self.direction)
 
+    @property
+    def runner(self) -> tuple[Any, ...]:
+        """What is measured, wherever, and of however much."""
+        return (self.framework, self.backend, self.lowering, self.options, self.nth)
+
     def __str__(self) -> str:
         names = [self.framework or self.model, self.backend, self.lowering if self.lowering != "auto" else ""]
         names += [f"{name}={value}" for name, value in self.options]
@@ -98,22 +103,32 @@ class Change:
 
 @dataclass(frozen=True)
 class Changes:
-    """All rows, in the order of the new result, then what is missing; and what differs between the results."""
+    """All rows, in the order of the new result, then what is missing; and what differs between the results.
+
+    ``gone_allowed``: rows that were OK may be missing.
+    """
 
     rows: tuple[Change, ...]
     differences: tuple[Difference, ...]
     threshold: float
+    gone_allowed: bool = False
 
     @property
     def regressions(self) -> tuple[Change, ...]:
         return tuple(c for c in self.rows if c.regressed)
 
     @property
+    def gone(self) -> tuple[Change, ...]:
+        """Rows that were OK, and are not in the new result."""
+        return tuple(c for c in self.rows if c.verdict == MISSING and c.old and c.old.outcome == Outcome.OK)
+
+    @property
     def exit_code(self) -> int:
-        """1: something regressed; 2: nothing did, but rows could not be compared; else 0."""
+        """1: something regressed; 2: nothing did, but rows could not be compared, or are gone; else 0."""
         if self.regressions:
             return 1
-        return 2 if any(c.verdict == REFUSED for c in self.rows) else 0
+        unjudged = any(c.verdict == REFUSED for c in self.rows) or (self.gone and not self.gone_allowed)
+        return 2 if unjudged else 0
 
     def to_json(self) -> dict[str, Any]:
         """The sum, without the rows."""
@@ -136,7 +151,8 @@ def changes(
     threshold
         Effects up to it count as none: a part of the old time.
     allowed
-        Names of facts (``xframe.analysis.comparable``) that may differ though times then say little.
+        Names of facts (``xframe.analysis.comparable``) that may differ though times then say little; and
+        :data:`MISSING` where rows that were OK may be gone.
     steady
         The machine does not drift: what all rows have in common is a change too.
 
@@ -155,11 +171,36 @@ def changes(
         )
     before, after = dict(_identified(old.measurements)), dict(_identified(new.measurements))
     if not before.keys() & after.keys():
+        before = _elsewhere(before, after)
+    if not before.keys() & after.keys():
         raise UsageError("these results have no row in common: nothing can be compared")
     rows = [_change(i, before.get(i), m, allowed) for i, m in after.items()]
     rows += [Change(i, MISSING, m, reason="it is not in the new result") for i, m in before.items() if i not in after]
     timed = [c for c in rows if c.times is not None]
-    return Changes(tuple(_judged(c, timed, threshold, steady) for c in rows), differences, threshold)
+    judged = tuple(_judged(c, timed, threshold, steady) for c in rows)
+    return Changes(judged, differences, threshold, MISSING in allowed)
+
+
+def slowed(load: float) -> float:
+    """How many times as long a step can take beside other processes that used ``load`` CPUs, at most.
+
+    A step waits for its slowest thread. Its median is longer only if half of the steps are; those take f, and the
+    others 1, so that they have f / (1 + f) of the time. All of the load may have been in that time, and on the one CPU
+    that the slowest thread needs, which then had 1 - load (1 + f) / f of it left, and that is 1 / f. So f is
+    (1 + load) / (1 - load). Others that use memory or caches instead, from another CPU, leave at least half of those,
+    and slow it by less. A whole CPU's load, and more, may take all of one CPU, and stop the step.
+    """
+    return (1 + load) / (1 - load) if load < 1 else math.inf
+
+
+def _elsewhere(
+    before: Mapping[Identity, Measurement], after: Mapping[Identity, Measurement]
+) -> dict[Identity, Measurement]:
+    """The old rows by what the new rows of the same runners are called, be they of another batch, device or number of
+    threads: whether that may be compared is for the facts to say. Rows of which there are several keep their names."""
+    sides = [Counter(i.runner for i in side) for side in (before, after)]
+    names = {i.runner: i for i in after if all(count[i.runner] == 1 for count in sides)}
+    return {names.get(i.runner, i): m for i, m in before.items()}
 
 
 def _identified(measurements: Iterable[Measurement]) -> Iterator[tuple[Identity, Measurement]]:
@@ -196,21 +237,17 @@ def _judged(change: Change, timed: Sequence[Change], threshold: float, steady: b
     if times is None or change.old is None or change.new is None:
         return change
 
-    load = max((x for m in (change.old, change.new) for x in m.environment.get("foreign_load", ())), default=0.0)
     processes = min(m.environment.get("processes", 1) for m in (change.old, change.new))
 
     def said(verdict: Verdict, reason: str = "", drift: Ratio | None = None) -> Change:
-        if verdict in (Verdict.SLOWER, Verdict.FASTER) and processes < 2:
+        if verdict in (Verdict.SLOWER, Verdict.FASTER):
+            # Others only ever slow a row down: those beside the slower of the two may have made it so.
+            side, which = (change.new, "new") if verdict is Verdict.SLOWER else (change.old, "old")
+            most, whys = _excused(processes, side, which)
             judged = times if drift is None else times.over(drift)
-            if judged.verdict(max(threshold, PROCESSES)) is not verdict:
-                reason = (
-                    f"{verdict.value}, but not by the {PROCESSES:.0%} that two processes of the same code may differ"
-                    " by: measure both with --fresh"
-                )
+            if judged.verdict(max(threshold, most - 1)) is not verdict:
+                reason = f"{verdict.value}, but not by {', and by '.join(whys)}"
                 verdict = Verdict.AMBIGUOUS
-        if verdict in (Verdict.SLOWER, Verdict.FASTER) and load > FOREIGN:
-            reason = f"{verdict.value}, but other processes used up to {load:.1f} CPUs while it was timed"
-            verdict = Verdict.AMBIGUOUS
         return replace(change, verdict=verdict.value, reason=reason, drift=drift)
 
     alone = times.verdict(threshold)
@@ -227,6 +264,21 @@ def _judged(change: Change, timed: Sequence[Change], threshold: float, steady: b
         return said(beside, drift=drift)
     others = f"the rows measured in turn with it became {percent(drift)} in the middle"
     return said(Verdict.AMBIGUOUS, f"{beside.value} beside the others, {alone.value} by itself: {others}", drift)
+
+
+def _excused(processes: int, slower: Measurement | None, which: str) -> tuple[float, list[str]]:
+    """How many times as long a row may take for no reason of its own, and the reasons in words."""
+    most, whys = 1.0, []
+    if processes < 2:
+        most *= 1 + PROCESSES
+        whys.append(f"the {PROCESSES:.0%} that two processes of the same code may differ by: measure both with --fresh")
+    load = max(slower.environment.get("foreign_load", ()), default=0.0) if slower else 0.0
+    if load > FOREIGN:
+        most *= slowed(load)
+        bound = f"up to {slowed(load):.1f} times as long" if load < 1 else "any time"
+        busy = f"which used up to {load:.1f} CPUs while the {which} one was timed"
+        whys.append(f"what other processes can explain, {busy}: {bound}")
+    return most, whys
 
 
 def _drift(others: Iterable[Change]) -> Ratio | None:
