@@ -44,6 +44,13 @@ def test_an_older_one_is_taken_where_the_newest_is_nowhere(tried):
     assert tried.places[:-1] == ["libcudart.so.13", *toolkit]
 
 
+def test_a_folder_that_came_along_is_the_last_place(tried, monkeypatch):
+    monkeypatch.setenv("XFRAME_LIBRARIES", str(tried.folder))
+    tried.there = {str(tried.folder / "libcudart.so.13"), "libcudart.so.12"}
+    assert nvidia.load("cudart") == str(tried.folder / "libcudart.so.13")
+    assert tried.places[0] == "libcudart.so.13"
+
+
 def test_what_is_missing_is_named_with_what_brings_it(tried):
     with pytest.raises(Unavailable, match=r"libcudnn\.so\.9 is needed .*cannot open.*: pip install nvidia-cudnn-cu13,"):
         nvidia.load("cudnn")

@@ -6,6 +6,7 @@ packages alone.
 
 import ctypes
 import importlib.util
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,3 +44,5 @@ def _places(name: str) -> Iterator[str]:
     for folder in (spec and spec.submodule_search_locations) or ():
         yield from map(str, sorted(Path(folder).glob(f"*/lib/{name}")))
     yield from (f"/usr/local/cuda/{folder}/{name}" for folder in ("lib64", "extras/CUPTI/lib64"))
+    if packed := os.environ.get("XFRAME_LIBRARIES"):  # a folder that came along: last, as it replaces nothing
+        yield str(Path(packed) / name)

@@ -4,7 +4,6 @@ It is alone on the machine where that is done: it needs nothing but Python itsel
 they are; of those that were packed it gets what it lacks.
 """
 
-import ctypes
 import hashlib
 import importlib.util
 import io
@@ -108,17 +107,8 @@ def environment(packed: Path, ours: list[str]) -> dict[str, str]:
     paths = [packed, *lacking(packed / PACKAGES, ours)]
     given["PYTHONPATH"] = os.pathsep.join([*map(str, paths), *filter(None, [given.get("PYTHONPATH")])])
     given["PYTHONSAFEPATH"] = "1"  # not the xframe of a checkout in which the user happens to be
-    if any(not _loads(library.name) for library in (packed / LIBRARIES).glob("*")):
-        places = [str(packed / LIBRARIES), *filter(None, [given.get("LD_LIBRARY_PATH")])]
-        given["LD_LIBRARY_PATH"] = os.pathsep.join(places)
+    given["XFRAME_LIBRARIES"] = str(packed / LIBRARIES)  # where xframe.nvidia looks last
     return given
-
-
-def _loads(library: str) -> bool:
-    try:
-        return bool(ctypes.CDLL(library))
-    except OSError:
-        return False
 
 
 def main() -> int:
