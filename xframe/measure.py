@@ -22,7 +22,7 @@ __all__ = ["Budget", "Job", "Worker", "measure"]
 
 #: Seconds that a visit under way has, beyond its cap, to end after an interrupt.
 GRACE = 1.0
-_LATE = "it was not open after %g s, the time that all rows beside it had for that, and was stopped"
+_LATE = "it was not open after %.0f s, the time that all rows beside it had for that, and was stopped"
 
 Progress = Callable[[Case, str], None]
 

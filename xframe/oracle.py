@@ -147,7 +147,7 @@ class Oracle:
         """What costs depend on, as JSON."""
         case = job.case
         assert case.artifact is not None
-        limits = ("open_limit", "run_limit", "workers")
+        limits = ("open_limit", "run_limit", "opening", "workers")
         return {
             "case": wire.plain(replace(case, framework=None, artifact=None)),
             "network": job.spec.to_json() if job.spec else case.artifact.sha256,

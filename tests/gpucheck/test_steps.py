@@ -9,7 +9,7 @@ from xframe import comparison, planning, registry
 from xframe.errors import XframeError
 from xframe.gpucheck import check, sites, steps, words
 from xframe.gpucheck import settings as given
-from xframe.gpucheck.journal import DONE, Journal
+from xframe.gpucheck.journal import DONE, Found, Journal
 
 
 @pytest.fixture
@@ -49,6 +49,7 @@ def test_a_network_is_asked_for_in_every_runner_cheap_ones_first(asked, settings
     (request,) = asked
     assert request.runners == ("native", "ort", "cudnn", "tvm")
     assert ("jax", "native") in request.pairs
+    assert request.frameworks[-1] == "pytorch"
     assert [p for p in request.pairs if p[1] != "native"] == [("pytorch", r) for r in ("ort", "cudnn", "tvm")]
     assert {"graph_fastest", "winograd_nonfused", "gemm", "fft", "auto"} <= set(request.lowerings)
     assert "graph_winograd" not in request.lowerings
@@ -85,7 +86,7 @@ def test_a_tuned_site_is_measured_under_what_tuning_found_something_for(
     step = made["tuned site conv1 batch 1"]
     place = tmp_path / step.name
     place.mkdir()
-    with pytest.raises(XframeError, match="no log of tuned kernels"):
+    with pytest.raises(XframeError, match="no tuned kernel of it, as tuning was not done"):
         step.run(place, 100.0)
     (tmp_path / given.LOGS).mkdir()
     monkeypatch.setattr(sites, "_recorded", lambda path, logs, device: ("gemm",))
@@ -94,6 +95,7 @@ def test_a_tuned_site_is_measured_under_what_tuning_found_something_for(
     (request,) = asked
     assert (request.runners, request.lowerings, request.schedules) == (("tvm",), ("gemm",), str(tmp_path / given.LOGS))
     monkeypatch.setattr(sites, "_recorded", lambda path, logs, device: ())
+    Journal(tmp_path).write(Found("tuning", DONE))
     assert step.run(place, 100.0) == ((), {"refused": {"conv1": sites.NOTHING}})
 
 

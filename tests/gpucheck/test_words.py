@@ -19,8 +19,8 @@ def test_a_row_says_what_ran():
     assert lines[2] == f"      1.0000 ms      0.9000 ms  cudnn graph_fastest: OK error 0.500 of its bound ({engine})"
     refused = row("cudnn", "winograd", None, error_ratio=None, outcome="UNSUPPORTED", reason="not for this kernel")
     network = row("tvm", "fft", 1e-3, fallback={"a": "direct", "b": "direct"})
-    lines = list(words.lines([Found("n", DONE, rows=(refused, network))]))
-    assert lines[2].split() == ["cudnn", "winograd:", "UNSUPPORTED", "not", "for", "this", "kernel"]
+    lines = list(words.lines([Found("n", DONE, rows=({**refused, "lowering": "fft"}, refused, network))]))
+    assert lines[2].split() == ["cudnn", "fft,", "winograd:", "UNSUPPORTED", "not", "for", "this", "kernel"]
     assert lines[3].endswith("tvm fft: OK error 0.500 of its bound (2 kinds of convolutions by the fallback)")
 
 

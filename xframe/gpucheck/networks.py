@@ -29,8 +29,15 @@ def pairs(settings: Settings, runners: Sequence[str]) -> tuple[tuple[str, str], 
 
 def measured(settings: Settings, batch: int, place: Path, limit: float, progress: Progress, **asked: Any) -> Result:
     """The rows of the network under ``asked["runners"]``, each judged by the float64 reference; kept in ``place``."""
-    told = {"fallback": IMPLIED_FALLBACK, "batches": (batch,), "pairs": pairs(settings, asked["runners"]), **asked}
-    return compared(request(settings, settings.model, limit, **told), place, progress), {}
+    natives = registry.defaults(registry.FRAMEWORKS)
+    last = sorted(natives, key=lambda name: name == settings.framework)  # whose export the backends run: the dear ones
+    told = {
+        "frameworks": tuple(last),
+        "pairs": pairs(settings, asked["runners"]),
+        "fallback": IMPLIED_FALLBACK,
+        **asked,
+    }
+    return compared(request(settings, settings.model, limit, batches=(batch,), **told), place, progress), {}
 
 
 def compared(asked: comparison.Request, place: Path, progress: Progress) -> Sequence[Measurement]:

@@ -11,8 +11,10 @@ from pathlib import Path
 
 from xframe import artifact, environment, planning, registry, zoo
 from xframe.errors import Unsupported, XframeError
+from xframe.gpucheck.journal import DONE, Journal
 from xframe.gpucheck.networks import compared, labels
 from xframe.gpucheck.settings import LOGS, Progress, Result, Settings, Step, request, threads
+from xframe.gpucheck.tuning import TUNING
 from xframe.planning import NONE
 from xframe.prebuilt import convolution
 from xframe.worker.alone import without_frameworks
@@ -46,11 +48,12 @@ def tuned(settings: Settings, batch: int, share: float, progress: Progress) -> I
 
         def run(place: Path, limit: float, name: str = name) -> Result:
             logs = place.parent / LOGS
-            if not logs.is_dir():
-                raise XframeError("there is no log of tuned kernels")
             path = convolution.write(spec, name, batch, place / f"{name}.onnx")
-            able = _recorded(path, logs, settings.device)
+            able = _recorded(path, logs, settings.device) if logs.is_dir() else ()
             if not able:
+                before = Journal(place.parent).known(TUNING)
+                if before is None or before.state != DONE:
+                    raise XframeError("there is no tuned kernel of it, as tuning was not done")
                 return (), {"refused": {name: NOTHING}}
             told = {"runners": ("tvm",), "lowerings": able, "schedules": str(logs)}
             return compared(request(settings, str(path), limit, **told), place, progress), {}

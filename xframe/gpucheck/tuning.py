@@ -12,13 +12,14 @@ from typing import Any
 from xframe.errors import XframeError
 from xframe.gpucheck.settings import LOGS, Result, Settings, Step
 
+TUNING = "tuning"
 #: How many schedules are tried; seconds to end in.
 TRIALS, GRACE = 64, 15.0
 
 
 def tuning(settings: Settings, batch: int, share: float) -> Step:
     """Its logs are as a repository keeps them, and stay when it is stopped."""
-    return Step("tuning", share, lambda place, limit: _run(settings, batch, place, limit))
+    return Step(TUNING, share, lambda place, limit: _run(settings, batch, place, limit))
 
 
 def _run(settings: Settings, batch: int, place: Path, limit: float) -> Result:

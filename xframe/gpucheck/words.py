@@ -6,6 +6,7 @@ it is the best of, as they do not say the same (:data:`CLOCKS`).
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -33,7 +34,8 @@ def lines(found: Sequence[Found]) -> Iterator[str]:
         yield f"{gap}{one.step}: {one.state}" + (f" ({one.reason})" if one.reason else "")
         if one.rows:
             yield f"  {'host':>10}     {'GPU':>10}"
-        yield from (_row(row) for row in one.rows)
+        for _, alike in itertools.groupby(one.rows, _refusal):
+            yield _row(list(alike))
         yield from (f"  {name}: {why}" for name, why in one.facts.get("refused", {}).items())
         yield from (f"  log {name}" for name in one.facts.get("logs", ()))
     yield from ratios(found)
@@ -52,14 +54,23 @@ def _machine(facts: Mapping[str, Any]) -> Iterator[str]:
             yield f"{kind[:9]:<10} {name}: {value or 'missing'}"
 
 
-def _row(row: Mapping[str, Any]) -> str:
-    name = " ".join(str(row[k]) for k in ("framework", "backend", "lowering") if row[k])
-    options = "".join(f" {k}={v}" for k, v in row["options"].items())
+def _refusal(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What rows have in common that stand on one line: none of them was timed, for the same reason; or there is one."""
+    if row["median_s"] is not None:
+        return (id(row),)
+    return row["framework"], row["backend"], row["outcome"], row["reason"]
+
+
+def _row(rows: Rows) -> str:
+    row = rows[0]
+    lowerings = ", ".join(str(r["lowering"]) for r in rows)
+    name = " ".join(str(x) for x in (row["framework"], row["backend"], lowerings) if x)
+    options = "".join(f" {k}={v}" for k, v in row["options"].items()) if not rows[1:] else ""
     error = f"error {row['error_ratio']:.3f} of its bound" if row["error_ratio"] is not None else ""
     others = f" ({len(row['fallback'])} kinds of convolutions by the fallback)" if row.get("fallback") else ""
     detail = f" ({row['detail']})" if row.get("detail") else ""
     times = "  ".join(_milliseconds(row.get(key)) for key in ("median_s", "device_median_s"))
-    return f"  {times}  {name}{options}: {row['outcome']} {error or row['reason']}{others}{detail}".rstrip()
+    return f"  {times}  {name}{options}: {row['outcome']} {row['reason'] or error}{others}{detail}".rstrip()
 
 
 def _milliseconds(seconds: float | None) -> str:
