@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from xframe import environment, nvml
+from xframe import environment, nvml, zoo
 from xframe.comparison import Request
 from xframe.errors import Unavailable
 from xframe.jobs import Budget
@@ -26,8 +26,8 @@ ROWS, UNKNOWN, ROW_BYTES = 24, 8, 4 << 30
 THREADS = 8
 #: Different images in a batch: what is exact of a convolution at batch 128 takes a minute in float64, of 8 images none.
 IMAGES = 8
-#: Where tuned kernels are kept, in the folder of the check.
-LOGS = "schedules"
+#: The step that tunes; where tuned kernels are kept, in the folder of the check.
+TUNING, LOGS = "tuning", "schedules"
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,16 @@ class Step:
     share: float
     run: Callable[[Path, float], Result]
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def convolutions(settings: Settings) -> list[str]:
+    """Those of the network, in its order."""
+    return [layer.name for layer in zoo.spec(settings.model).layers if layer.op == "conv"]
+
+
+def site_step(name: str, batch: int) -> str:
+    """The step that measures one of them."""
+    return f"site {name} batch {batch}"
 
 
 def threads() -> int:

@@ -13,8 +13,18 @@ from xframe import artifact, environment, planning, registry, zoo
 from xframe.errors import Unsupported, XframeError
 from xframe.gpucheck.journal import DONE, Journal
 from xframe.gpucheck.networks import compared, labels
-from xframe.gpucheck.settings import LOGS, Progress, Result, Settings, Step, request, threads
-from xframe.gpucheck.tuning import TUNING
+from xframe.gpucheck.settings import (
+    LOGS,
+    TUNING,
+    Progress,
+    Result,
+    Settings,
+    Step,
+    convolutions,
+    request,
+    site_step,
+    threads,
+)
 from xframe.planning import NONE
 from xframe.prebuilt import convolution
 from xframe.worker.alone import without_frameworks
@@ -22,14 +32,9 @@ from xframe.worker.alone import without_frameworks
 NOTHING = "tuning kept nothing that is faster than the hand-written schedules"
 
 
-def names(settings: Settings) -> list[str]:
-    """The convolutions of the network, in its order."""
-    return [layer.name for layer in zoo.spec(settings.model).layers if layer.op == "conv"]
-
-
 def untuned(settings: Settings, batch: int, share: float, progress: Progress) -> Iterator[Step]:
     """Each in ONNX Runtime, and by every algorithm of cuDNN and lowering of TVM, by the hand-written schedules."""
-    spec, layers = zoo.spec(settings.model), names(settings)
+    spec, layers = zoo.spec(settings.model), convolutions(settings)
     for name in layers:
 
         def run(place: Path, limit: float, name: str = name) -> Result:
@@ -38,12 +43,12 @@ def untuned(settings: Settings, batch: int, share: float, progress: Progress) ->
             return compared(request(settings, str(path), limit, **told), place, progress), {}
 
         facts = {"site": name, "batch": batch, "tuned": False}
-        yield Step(f"site {name} batch {batch}", share / len(layers), run, facts)
+        yield Step(site_step(name, batch), share / len(layers), run, facts)
 
 
 def tuned(settings: Settings, batch: int, share: float, progress: Progress) -> Iterator[Step]:
     """Each in TVM by the logs of the tuning step, under the lowerings that it found something for."""
-    spec, layers = zoo.spec(settings.model), names(settings)
+    spec, layers = zoo.spec(settings.model), convolutions(settings)
     for name in layers:
 
         def run(place: Path, limit: float, name: str = name) -> Result:
@@ -59,7 +64,7 @@ def tuned(settings: Settings, batch: int, share: float, progress: Progress) -> I
             return compared(request(settings, str(path), limit, **told), place, progress), {}
 
         facts = {"site": name, "batch": batch, "tuned": True}
-        yield Step(f"tuned site {name} batch {batch}", share / len(layers), run, facts)
+        yield Step(f"tuned {site_step(name, batch)}", share / len(layers), run, facts)
 
 
 def _recorded(path: Path, logs: Path, device: str) -> tuple[str, ...]:
