@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from xframe import comparison, store
 from xframe.errors import XframeError
-from xframe.gpucheck import check, machine, steps, words
-from xframe.gpucheck.journal import DONE, FAILED, SKIPPED, Found, Journal
+from xframe.gpucheck import check, machine, networks, steps, words
+from xframe.gpucheck.journal import CUT, DONE, FAILED, SKIPPED, Found, Journal
 from xframe.gpucheck.settings import Step
+from xframe.results import Run
 
 ROOT = Path(__file__).parents[2]
 
@@ -58,6 +60,17 @@ def test_what_was_done_is_not_done_again_and_its_time_goes_to_the_others(gpu, mo
     assert states(found) == {"good": DONE, "bad": FAILED}
     assert next(f for f in found if f.step == "good").facts == {"a": 1}
     assert next(f for f in found if f.step == "bad").reason == "it broke"
+
+
+def test_another_try_that_gets_less_far_takes_nothing_away(gpu, monkeypatch, tmp_path, settings):
+    def bad(place, limit):
+        raise XframeError("it broke")
+
+    only(monkeypatch, bad=bad)
+    for rows, state in ((({"median_s": 1.0}, {"median_s": None}), CUT), (({"median_s": None},), FAILED)):
+        Journal(tmp_path).write(Found("bad", CUT, rows=rows))
+        (_, kept) = checked(settings(minutes=1), tmp_path)
+        assert (kept.state, len(kept.rows)) == (state, len(rows) if state == CUT else 0)
 
 
 def test_a_step_that_breaks_costs_itself_alone(gpu, monkeypatch, tmp_path, settings):
@@ -133,6 +146,19 @@ def test_a_step_that_is_stopped_keeps_its_rows_and_what_they_are_of(tmp_path, ho
     assert done.stdout.splitlines() == told, done.stderr
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "slow" / "run.json").exists()
+
+
+def test_rows_stay_that_are_measured_when_time_is_up(monkeypatch, tmp_path):
+    run = Run(1, "now", [], {}, [])
+
+    def late(done, place):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(comparison, "compare", lambda request, progress: run)
+    monkeypatch.setattr(store, "write", late)
+    with pytest.raises(comparison.Interrupted) as stopped:
+        networks.compared(comparison.Request("tiny"), tmp_path, print)
+    assert stopped.value.run is run
 
 
 def test_a_step_file_that_is_cut_is_nothing(tmp_path):

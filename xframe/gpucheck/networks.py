@@ -43,7 +43,10 @@ def measured(settings: Settings, batch: int, place: Path, limit: float, progress
 def compared(asked: comparison.Request, place: Path, progress: Progress) -> Sequence[Measurement]:
     """The rows of a comparison, which is kept in ``place``."""
     done = comparison.compare(asked, progress)
-    store.write(done, place)
+    try:
+        store.write(done, place)
+    except KeyboardInterrupt as e:  # its time was over just then
+        raise comparison.Interrupted(done) from e
     return done.measurements
 
 
