@@ -53,18 +53,21 @@ def test_a_network_runs_from_its_folder_alone(plugins, tmp_path):
     plugins(pytorch="Honest")
     target, where = f"llvm -mcpu={codegen.llvm_get_system_cpu()}", tmp_path / "built"
     told = []
-    entries = build.build("tiny", "pytorch", (2,), ("gemm", "fft"), target, where, None, progress=told.append)
+    entries = build.build("tiny", "pytorch", (10,), ("gemm", "fft"), target, where, None, progress=told.append)
     assert [e.name for e in entries if "gemm" in e.name] == [
-        *("tiny-b2-gemm", "tiny-conv1-b2-gemm", "tiny-conv2-b2-gemm")
+        *("tiny-b10-gemm", "tiny-conv1-b10-gemm", "tiny-conv2-b10-gemm")
     ]
     assert not any(e.reason for e in entries if e.plan.label == "gemm")
     assert "fft refuses" in next(
-        e.reason for e in entries if e.name == "tiny-b2-fft"
+        e.reason for e in entries if e.name == "tiny-b10-fft"
     )  # a kernel no wider than its stride
-    assert told[-1].startswith("tiny-conv2-b2-fft: compile for llvm")
+    assert told[-1].startswith("tiny-conv2-b10-fft: compile for llvm")
     _, kept = folder.read(where)
+    assert {j.value.shape for feed in folder.load_expected(where / kept[0].name / folder.EXPECTED) for j in feed} == {
+        (folder.IMAGES, 5)
+    }
     assert kept == entries
-    network, site = (next(e for e in kept if e.name == name) for name in ("tiny-b2-gemm", "tiny-conv2-b2-gemm"))
+    network, site = (next(e for e in kept if e.name == name) for name in ("tiny-b10-gemm", "tiny-conv2-b10-gemm"))
     assert (network.site, site.site, site.framework) == ("", "conv2", None)
     row = registry.BACKENDS["tvm"]
     moved = where.rename(tmp_path / "elsewhere")

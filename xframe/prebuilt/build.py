@@ -10,11 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from xframe import artifact, environment, exports, planning
 from xframe.errors import UsageError, XframeError
 from xframe.prebuilt import convolution, folder, roofs
 from xframe.prebuilt.folder import Entry
-from xframe.subject import Subject
+from xframe.subject import Subject, repeated
 from xframe.types import Artifact, Device, Plan, SiteRecord
 from xframe.worker import wire
 
@@ -110,9 +112,13 @@ def _network(
 ) -> Entry:
     """The compiled network, with the inputs by which it is judged and what its outputs must be."""
     entry, records = _compiled(entry, found, target, output, fallback)
-    feeds = subject.feeds(entry.batch, seed)
-    folder.save_expected(output / entry.name / folder.EXPECTED, [subject.exact(feed, records) for feed in feeds])
-    seeds = tuple(tuple((tuple(x.shape), seed + k) for x in feed) for k, feed in enumerate(feeds))
+    order = repeated(entry.batch, folder.IMAGES, 0)
+    feeds = subject.feeds(entry.batch, seed, order)
+    places = slice(None) if order is None else np.unique(order, return_index=True)[1]
+    images = [[x[places] for x in feed] for feed in feeds]
+    sites = [replace(s, site=replace(s.site, batch=len(images[0][0]))) for s in records]
+    folder.save_expected(output / entry.name / folder.EXPECTED, [subject.exact(feed, sites) for feed in images])
+    seeds = tuple(tuple((tuple(x.shape), seed + k) for x in feed) for k, feed in enumerate(images))
     return replace(entry, inputs=seeds, digest=folder.digest(feeds))
 
 

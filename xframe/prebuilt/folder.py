@@ -19,11 +19,14 @@ from xframe.worker import wire
 
 MANIFEST, EXPECTED, PARAMETERS = "manifest.json", "expected.npz", "parameters"
 SCHEMA = 2
+#: Different images in a batch, at most: what is exact of them judges all of it (:func:`xframe.subject.repeated`).
+IMAGES = 8
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One compiled network, in the subfolder ``name``. ``inputs``: (shape, seed) of each input of each feed.
+    """One compiled network, in the subfolder ``name``. ``inputs``: (shape, seed) of each input of each feed, with the
+    different images of the batch alone.
 
     ``site``: the convolution of ``model`` that is all of it; empty for the whole network. ``artifact``: its path is
     that of the graph without weights, in the folder.
