@@ -4,12 +4,14 @@ import json
 
 import pytest
 
+from tests import schedule_logs
 from tests.test_comparison import QUICK
-from xframe import comparison, planning, registry
+from xframe import artifact, comparison, planning, registry, zoo
 from xframe.errors import XframeError
 from xframe.gpucheck import check, sites, steps, words
 from xframe.gpucheck import settings as given
 from xframe.gpucheck.journal import DONE, Found, Journal
+from xframe.prebuilt import convolution
 
 
 @pytest.fixture
@@ -97,6 +99,17 @@ def test_a_tuned_site_is_measured_under_what_tuning_found_something_for(
     monkeypatch.setattr(sites, "_recorded", lambda path, logs, device: ())
     Journal(tmp_path).write(Found("tuning", DONE))
     assert step.run(place, 100.0) == ((), {"refused": {"conv1": sites.NOTHING}})
+
+
+def test_tuning_found_something_for_a_lowering_that_has_a_record(plugins, tmp_path, monkeypatch):
+    pytest.importorskip("tvm")
+    monkeypatch.setattr(sites, "threads", lambda: 1)
+    path = convolution.write(zoo.spec("tiny"), "conv1", 1, tmp_path / "c.onnx")
+    ((_, site),) = artifact.load(path).conv_sites
+    (tmp_path / "logs").mkdir()
+    assert sites._recorded(path, tmp_path / "logs", "cpu") == ()
+    schedule_logs.put(tmp_path / "logs", schedule_logs.entry(f"{site.key} gemm im2col NCHW bias+relu t1"))
+    assert sites._recorded(path, tmp_path / "logs", "cpu") == ("gemm",)
 
 
 def test_a_convolution_is_measured_judged_and_told(gpu, monkeypatch, tmp_path, settings, plugins):
