@@ -25,6 +25,7 @@ def measuring(monkeypatch, tmp_path):
         return replace(MACHINE, load=load[0])
 
     monkeypatch.setattr(calibration, "measured", measured)
+    monkeypatch.setattr(calibration, "read_bandwidth", lambda threads: 0.5e9)
     return asked, load
 
 
@@ -38,6 +39,17 @@ def test_roofs_are_measured_once_for_each_number_of_threads(measuring):
     kept = {d["of"]["threads"]: d for d in (json.loads(t, parse_constant=pytest.fail) for t in texts)}
     assert sorted(kept) == [1, 2]
     assert kept[2]["levels"][-1] == {"name": "memory", "holds": None, "bytes_per_s": 1e9}
+
+
+def test_memory_that_is_faster_now_than_what_was_kept_counts_from_then_on(measuring, monkeypatch):
+    asked, _ = measuring
+    calibration.machine(1)
+    rates = iter((0.9e9, 1.5e9, 1.2e9))
+    monkeypatch.setattr(calibration, "read_bandwidth", lambda threads: next(rates))
+    found = [calibration.machine(1) for _ in range(3)]
+    assert [m.levels[-1].bytes_per_s for m in found] == [1e9, 1.5e9, 1.5e9]
+    assert {m.levels[:-1] for m in found} == {MACHINE.levels[:-1]}
+    assert asked == [1]
 
 
 def test_another_machine_or_version_measures_anew(measuring, monkeypatch):

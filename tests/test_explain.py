@@ -1,5 +1,6 @@
 """Explaining: which rows are measured for it, what is asked about other lowerings, what becomes of each."""
 
+import itertools
 import math
 import sys
 from dataclasses import replace
@@ -10,7 +11,7 @@ import pytest
 from tests.test_comparison import QUICK, rows
 from xframe import environments, launch, oracle, store
 from xframe import explain as explaining
-from xframe.analysis.counterfactuals import Change
+from xframe.analysis.counterfactuals import SAME, Change
 from xframe.analysis.decomposition import TERMS
 from xframe.comparison import Interrupted, Request, compare
 from xframe.errors import Unavailable, UsageError
@@ -63,7 +64,7 @@ def test_terms_the_question_by_default_and_the_same_of_a_stored_run(fakes, tmp_p
     fakes(pytorch="Native")
     found = explain(TINY)
     (d,) = found.decompositions
-    assert tuple(t.name for t in d.terms) == TERMS
+    assert [t.name for t in d.terms] == [t for t in TERMS if t != "convolutions"]
     assert sum(t.seconds for t in d.terms) == pytest.approx(d.wall.seconds)
     assert d["overhead"]["dispatch"].seconds == pytest.approx(1 * MS)
     # direct costs 3 ms there; 1.5 ms with transforms at conv1, and nothing is cheaper at conv2
@@ -170,6 +171,21 @@ def test_a_machine_that_can_not_be_measured_leaves_the_floor_out(fakes, monkeypa
     assert found.run.machines == {}
 
 
+def test_on_another_device_no_cpu_is_calibrated():
+    found, notes = explaining._machines(replace(TINY, device="cuda:0"), lambda line: None)
+    assert (found, notes) == ({}, ["no floor: what cuda:0 reaches at most is not measured with a run"])
+
+
+def test_what_stands_for_an_unknown_algorithm_is_not_run_against_itself(fakes):
+    fakes(pytorch="Vague")
+    found = explain(TINY, ["conv1=direct", "conv1=gemm"])
+    _, same, other = found.counterfactuals
+    assert same.changes == (Change("conv1", None, "direct"),)
+    assert (same.outcome, same.measured, same.reason) == (Outcome.OK, None, SAME)
+    assert other.measured is not None
+    assert len(found.run.measurements) == 6 + 2
+
+
 @pytest.mark.parametrize(("when", "count"), [("timing, round 1 of 1", 6), ("other lowerings: timing, round 1 of 1", 8)])
 def test_an_interrupt_keeps_the_rows_and_what_explains_them(fakes, when, count):
     fakes(pytorch="Native")
@@ -231,6 +247,17 @@ def test_questions_are_read(layers, text, framework, lowerings):
     assert (made.framework, dict(made.lowerings)) == (framework, lowerings)
     assert set(made.at(layers[2]).values()) == set(lowerings.values())
     assert all(site.batch == 2 for site in made.at(layers[2]))
+
+
+def test_equal_convolutions_have_one_lowering():
+    """A plan names them by what they compute."""
+    twins = work(Request("resnet50", ("pytorch",), ("native",), threads=(1,)))
+    sites = {w.name: w.site for w in twins[1] if w.site is not None}
+    one, other = next((a, b) for a, b in itertools.combinations(sites, 2) if sites[a] == sites[b])
+    with pytest.raises(UsageError, match=f"two lowerings for {one} and {other}, which are equal convolutions"):
+        If.parse(f"{one}=winograd,{other}=gemm", twins, ("pytorch",))
+    made = If.parse(f"{one}=winograd,{other}=winograd", twins, ("pytorch",))
+    assert made.at(twins[1]) == {sites[one]: "winograd"}
 
 
 @pytest.mark.parametrize(

@@ -179,6 +179,9 @@ def test_profiled_passes_are_taken_beside_every_round(job):
     budget = replace(QUICK, rounds=3, profile=8)
     (m,) = measure.measure([job("Noted")], budget, lambda c, s: stages.append(s))
     assert len(m.profiles) == 8 <= len(m.plain)
+    taken = m.environment["profiled"]
+    assert [(rounds, passes) for rounds, passes, _ in taken] == [(1, 2), (2, 3), (3, 3)]
+    assert sum(steps for *_, steps in taken) == len(m.plain)
     assert m.notes.count("planted") == 1, "what is to be known of its profiles is told once"
     told = [f"{what} of 3" for n in (1, 2, 3) for what in (f"round {n}", f"profile {n}")]
     assert [s for s in stages if s.startswith(("round", "profile"))] == told

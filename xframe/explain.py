@@ -13,12 +13,13 @@ import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 
 from xframe import artifact, calibration, environment, environments, zoo
 from xframe.analysis import counterfactuals, floors
-from xframe.analysis.counterfactuals import ASSUMED, Costs, Counterfactual
-from xframe.analysis.decomposition import Group, explained, groups
+from xframe.analysis.counterfactuals import ASSUMED, SAME, Costs, Counterfactual
+from xframe.analysis.decomposition import CPU, Group, explained, groups
 from xframe.analysis.explanation import Explanation
 from xframe.analysis.labels import PLANNED
 from xframe.analysis.passes import Row
@@ -59,7 +60,8 @@ class If:
         Raises
         ------
         UsageError
-            It names a framework that is not explained, a layer that there is not, or no lowering.
+            It names a framework that is not explained, a layer that there is not, no lowering, or two of them for
+            equal convolutions, of which a plan has one.
         """
         head, colon, rest = text.partition(":")
         framework = _framework(head.strip(), frameworks, text) if colon and "=" not in head else None
@@ -73,7 +75,19 @@ class If:
             for one in _named(what, layers, text):
                 if found.setdefault(one, name) != name:
                     raise UsageError(f"--if {text!r} names two lowerings for {one}")
+        for one, other in combinations(found, 2):
+            if found[one] != found[other] and any(_equal(one, other, some) for some in layers.values()):
+                raise UsageError(
+                    f"--if {text!r} names two lowerings for {one} and {other}, which are equal convolutions: a plan has"
+                    " one for both"
+                )
         return If(asked, framework, tuple(found.items()))
+
+
+def _equal(one: str, other: str, layers: Sequence[LayerWork]) -> bool:
+    """Whether two layers are the same convolution."""
+    sites = {w.name: w.site for w in layers}
+    return sites.get(one) is not None and sites.get(one) == sites.get(other)
 
 
 def _framework(name: str, frameworks: Sequence[str], text: str) -> str | None:
@@ -129,7 +143,7 @@ def explain(
     full = completed(request)
     layers = work(full)
     questions = [If.parse(text, layers, full.resolved().frameworks or ()) for text in asked]
-    machines, notes = _machines(full.resolved().threads, progress)
+    machines, notes = _machines(full, progress)
     try:
         run = compare(full, progress, command)
     except Interrupted as e:
@@ -195,10 +209,12 @@ def work(request: Request) -> dict[int, tuple[LayerWork, ...]]:
     return {batch: floors.layers(spec, batch) for batch in request.resolved().batches or (1,)}
 
 
-def _machines(threads: Sequence[int], progress: Progress) -> tuple[dict[int, Machine], list[str]]:
+def _machines(full: Request, progress: Progress) -> tuple[dict[int, Machine], list[str]]:
     """What this machine reaches with so many threads, and why it could not be measured."""
     found, notes = {}, []
-    for count in threads:
+    if full.device != CPU:
+        return {}, [f"no floor: what {full.device} reaches at most is not measured with a run"]
+    for count in full.resolved().threads:
         progress(f"what this machine reaches with {count} threads")
         try:
             found[count] = calibration.machine(count)
@@ -223,7 +239,7 @@ def _counterfactuals(
     tellers = [m for m in run.measurements if m.case.plan.label != BEST]  # nothing is predicted from what it predicts
     found: list[Counterfactual] = []
     for group in groups(replace(run, measurements=tellers)):
-        costs = Costs(r for r in group.rows if r.case.plan.lowerings)
+        costs = group.costs
         rows = [r for m in run.measurements for r in group.rows if r.measurement is m and not r.case.plan.lowerings]
         found += [c for r in rows if (c := _best(r, group, costs, run, full)) is not None]
         trials = [_Trial(r, q, group, costs, run.layers[r.case.batch], full) for r in rows for q in questions
@@ -300,6 +316,9 @@ class _Trial:
         elif made.changes:
             name = " ".join(filter(None, (row.case.framework, "" if row.case.runner == NATIVE else row.case.runner)))
             changed = {**base, **asked}
+            if changed == base:
+                self.found = replace(self.found, reason=SAME)
+                return
             self.plans = [Plan(f"as {name}", _by_site(base)), Plan(f"as {name}, {question.text}", _by_site(changed))]
 
     def compared(self, rows: Mapping[Lowerings, Measurement]) -> Counterfactual:

@@ -159,6 +159,8 @@ class Row:
             self.profiles += found
             self.notes += dict.fromkeys(p.note for p in found if p.note and p.note not in self.notes)
             self.plain += reply["plain"]
+            taken = (len(self.rounds), len(reply["profiles"]), len(reply["plain"]))
+            self.facts.setdefault("profiled", []).append(taken)  # so many passes and steps after so many rounds
             self.profiled += 1
         except NotHonoured as e:
             self.unfaithful = e

@@ -27,10 +27,11 @@ def one_pass(wall, *what, start=0.0, host=(), cost=0.0):
 
 
 def measured(profiles, framework="pytorch", runner="native", wall=10.0, plain=10.0, plan=None, **case):
-    """``profiles``: passes, or one. ``wall`` and ``plain``: milliseconds, one or several."""
-    profiles = (profiles,) if isinstance(profiles, Profile) else tuple(profiles)
+    """``profiles``: passes, or one, which both rounds have. ``wall`` and ``plain``: milliseconds, one or several;
+    ``wall`` as a list is by round."""
+    profiles = (profiles,) * 2 if isinstance(profiles, Profile) else tuple(profiles)
     made = Case("m", framework, runner, plan or Plan(), "cpu", case.pop("batch", 1), case.pop("threads", 1), **case)
-    rounds = tuple(tuple(x * MS for x in _several(r)) for r in (wall if isinstance(wall, list) else [wall]))
+    rounds = tuple(tuple(x * MS for x in _several(r)) for r in (wall if isinstance(wall, list) else [wall] * 2))
     return Measurement(made, Outcome.OK, rounds=rounds, profiles=profiles, plain=tuple(x * MS for x in _several(plain)))
 
 

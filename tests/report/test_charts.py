@@ -68,20 +68,27 @@ def test_terms_are_stacked_with_their_signs_and_intervals():
                                                 term("overhead", 3e-3)))  # fmt: skip
     chart = terms([("a row", d)], "x", "t", "c")
     bars = {t["name"]: t for t in chart.data if t["type"] == "bar"}
-    assert {name: t["x"] for name, t in bars.items()} == {"floor": [6.0], "quality": [-1.0], "overhead": [3.0]}
+    assert {name: t["x"] for name, t in bars.items()} == {"floor": [6.0], "kernel quality": [-1.0], "overhead": [3.0]}
     assert chart.layout["barmode"] == "relative"
     (whiskers,) = [t for t in chart.data if t["type"] == "scatter"]
     assert whiskers["x"] == pytest.approx([6.0, -1.0, 9.0, 8.0])  # ends of the stack, and the whole
     assert whiskers["error_x"]["array"] == pytest.approx([0.2] * 4)
     assert whiskers["error_x"]["arrayminus"] == pytest.approx([0.1] * 4)
     assert chart.head == ("ms", "a row")
-    assert [row[0] for row in chart.rows] == ["wall", "floor", "quality", "overhead"]
-    assert chart.rows[2] == ("quality", "-1.00 (-1.10 to -0.800)")
+    assert [row[0] for row in chart.rows] == ["wall", "floor", "kernel quality", "overhead"]
+    assert chart.rows[2] == ("kernel quality", "-1.00 (-1.10 to -0.800)")
     assert [row[1:4] for row in rows("a row", d)] == [
         ("wall", "", "8.00"), ("floor", "", "6.00"), ("floor", "fc6", "5.00"), ("floor", "fc7", "1.00"),
-        ("quality", "", "-1.00"), ("overhead", "", "3.00"),
+        ("kernel quality", "", "-1.00"), ("overhead", "", "3.00"),
     ]  # fmt: skip
     assert len({(t["marker"]["color"], t["marker"]["pattern"]["shape"]) for t in bars.values()}) == 3
+
+
+def test_an_interval_that_is_not_known_is_no_line_and_told():
+    open_ended = Term("wall", 8e-3, -math.inf, math.inf)
+    chart = terms([("a row", Decomposition("a", open_ended, (replace(open_ended, name="floor"),)))], "x", "t", "c")
+    assert chart.data[-1]["error_x"]["array"] == chart.data[-1]["error_x"]["arrayminus"] == [None, None]
+    assert chart.rows == [("wall", "8.00 (unknown)"), ("floor", "8.00 (unknown)")]
 
 
 def test_real_decompositions_stack_up_to_their_wall(run):

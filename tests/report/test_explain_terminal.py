@@ -39,7 +39,7 @@ def lines(report, start):
 def test_terms_stand_side_by_side_with_the_difference():
     report = text(made(*TWO))
     assert "pytorch - tensorflow" in report
-    for number, name in enumerate(TERM.values()):
+    for number, name in enumerate(name for key, name in TERM.items() if key != "convolutions"):
         (line,) = lines(report, f"{'+' if number else '='} {name}")
         assert len(re.findall(r"-?\d+\.\d+ \(-?\d+\.\d+ to -?\d+\.\d+\)", line)) == 3
     assert len(re.findall("of wall", lines(report, "profiled step slower")[0])) == 2
@@ -99,7 +99,10 @@ def test_an_unknown_algorithm_and_a_site_that_is_not_seen_are_told():
     run = replace(run, measurements=(one, two, forced("fft", 5, 2)))
     report = text(made(("pytorch", "native"), ("jax", "native"), run=run))
     assert "unknown" in report
-    assert "algorithm is 0 where it is unknown" in report
+    assert "algorithm and quality are not told apart where the algorithm is unknown: " in report
+    assert lines(report, "+ algorithm") == lines(report, "+ kernel quality") == []
+    (line,) = lines(report, "+ convolution kernels")
+    assert len(re.findall(r"-?\d+\.\d+ \(", line)) == 3
 
 
 def test_long_times_and_wide_intervals_are_whole():

@@ -1,10 +1,11 @@
 """What is said of terms made by hand, word by word."""
 
+import math
 from dataclasses import replace
 
 import pytest
 
-from xframe.analysis.counterfactuals import Change, Counterfactual
+from xframe.analysis.counterfactuals import SAME, Change, Counterfactual
 from xframe.analysis.explanation import Explanation
 from xframe.analysis.shares import PROFILER
 from xframe.analysis.terms import TERMS, Decomposition, Term
@@ -23,7 +24,7 @@ def decomposition(framework, wall, half=0.1, residual_half=0.1, runner="native",
     """``terms``: (milliseconds, half of the interval) by part; the residual is what is left."""
     case = Case("m", framework, runner, Plan(), "cpu", 1, 2)
     made = []
-    for name in TERMS[:-1]:
+    for name in (n for n in TERMS[:-1] if n != "convolutions" or n in terms):
         parts = [term(part, *value) for part, value in terms.get(name, {}).items()]
         made.append(
             term(name, sum(p.seconds for p in parts) * 1e3, sum(p.high - p.seconds for p in parts) * 1e3, parts)
@@ -81,6 +82,59 @@ def test_algorithm_and_quality_are_told_apart_where_the_algorithm_makes_a_differ
     assert "convolution kernels 0.6 (algorithm 0.7, quality -0.1)" in explain_words.difference(TENSORFLOW, other)
     flat = decomposition("jax", 21.4, **SHARED, algorithm={"conv1": (0.7, 0.9)}, quality={"conv1": (2.4, 0.05)})
     assert "(algorithm" not in explain_words.difference(TENSORFLOW, flat)
+
+
+def test_convolutions_that_are_not_told_apart_have_no_algorithm():
+    """What nobody knows is no fact of the sentence, nor is it called quality."""
+    whole = decomposition("jax", 21.4, **SHARED, convolutions={"conv1": (2.1, 0.05)})
+    other = decomposition("pytorch", 20.4, **SHARED, algorithm={"conv1": (0.7, 0.05)}, quality={"conv1": (0.4, 0.05)})
+    text = explain_words.difference(other, whole)
+    assert "convolution kernels 1.0," in text
+    assert "algorithm" not in text
+    partly = decomposition(
+        "jax", 21.4, **SHARED, algorithm={"conv2": (0.7, 0.05)}, convolutions={"conv1": (1.4, 0.05)}
+    )  # fmt: skip
+    text = explain_words.difference(TENSORFLOW, partly)
+    assert "(algorithm 0.7, quality 0.0, not told apart -0.1)" in text
+    assert "convolution kernels 4.1 (19%)" in explain_words.goes(whole)
+
+
+def test_of_one_round_nothing_is_told_as_a_fact():
+    def open_ended(d):
+        terms = tuple(replace(t, low=-math.inf, high=math.inf, parts=()) for t in d.terms)
+        return replace(d, wall=replace(d.wall, low=-math.inf, high=math.inf), terms=terms)
+
+    text = explain_words.difference(open_ended(TENSORFLOW), open_ended(TORCH))
+    assert text.startswith(
+        "tensorflow and pytorch are not distinguishable at batch 1, 2 threads: 4.1 ms apart, in one round, which does"
+        " not tell how rounds differ; what tensorflow saves: all else"
+    )
+    assert "inf" not in text
+    text = explain_words.goes(open_ended(TORCH))
+    assert text.startswith("pytorch takes 20.4 ms at batch 1, 2 threads: ")
+    assert "Nothing that was measured here would make it distinguishably faster." in text
+    assert "inf" not in text
+
+
+def test_what_would_be_saved_is_told_with_both_ends_of_its_interval():
+    skewed = Term("fc", 4.8e-3, 4.5e-3, 5.4e-3)
+    row = replace(TORCH, terms=tuple(replace(t, parts=(skewed,)) if t.name == "operators" else t for t in TORCH.terms))
+    assert "the best FC kernels measured here, -4.8 (-5.4 to -4.5) ms." in explain_words.goes(row)
+
+
+def test_a_residual_or_unknown_kernels_above_the_bars_are_told():
+    off = decomposition("jax", 15.4, **SHARED, operators={"fc": (8.0, 0.2)})
+    assert explain_words.doubt(TORCH) == ""
+    told = explain_words.doubts([("torch", TORCH), ("jax", off), ("ort", replace(TORCH, unattributed=0.0005))])
+    assert told == [
+        "Take with care: the residual is -4% of the time of jax; kernels of no known kind are 2% of the time of ort."
+    ]
+
+
+def test_a_prediction_and_a_measurement_that_exclude_each_other_are_told():
+    text = explain_words.counterfactual(replace(ASKED, measured=term("measured", -1.4, 0.3)))
+    assert "measured -1.40 +- 0.30 ms. The two exclude each other: " in text
+    assert "exclude" not in explain_words.counterfactual(ASKED)
 
 
 def test_overhead_is_one_number_where_the_profiler_is_a_large_part_of_it():
@@ -157,7 +211,11 @@ def test_a_refused_counterfactual_one_that_is_not_run_and_one_that_changes_nothi
     nothing = replace(ASKED, measured=None, predicted=None, replaced=None)
     refused = explain_words.counterfactual(replace(nothing, outcome=Outcome.UNSUPPORTED, reason="wide"))
     assert refused.endswith("conv3). It was not run: UNSUPPORTED, wide.")
-    assert explain_words.counterfactual(replace(ASKED, measured=None)).endswith("so that nothing is measured.")
+    assert explain_words.counterfactual(replace(ASKED, measured=None)).endswith(
+        "Nothing is measured: the executor has no row of the lowerings that it uses."
+    )
+    one = replace(ASKED, measured=None, reason=SAME)
+    assert explain_words.counterfactual(one).endswith("stands for what it uses already, so that there is one plan.")
     same = Counterfactual(CASE, "all=direct", ())
     assert explain_words.counterfactual(same) == "If pytorch used all=direct at batch 1, 2 threads. Nothing changes."
     small = explain_words.counterfactual(replace(ASKED, measured=term("measured", 0.1, 0.3)))
@@ -215,6 +273,7 @@ def test_terms_that_do_not_fit_the_time_are_no_facts():
     assert explain_words.fits(TORCH)
     found = Explanation(Run(2, "now", (), {}, ()), (), (TORCH, row), (replace(ASKED, case=row.case), ASKED))
     told = explain_words.sentences(found)
+    assert told.pop(3) == "Take with care: the residual is -183% of the time of jax at batch 1, 2 threads."
     doubted = ["Not to be relied on: the profiled passes do not fit" in text for text in told]
     assert doubted == [True, False, True, True, False]  # the difference, each row, each counterfactual
     assert "What would change most" not in told[2]

@@ -45,7 +45,7 @@ def test_every_lie_that_takes_time_is_found_where_it_is(tmp_path):
     for name in TIMED:
         assert found[name].planted == pytest.approx(5e-4)
         assert found[name].seconds == pytest.approx(5e-4, rel=0.1)
-    assert found["kernel"].lands == "quality, conv2"
+    assert found["kernel"].lands == "convolutions, conv2"
     assert not any(tmp_path.iterdir())  # what was read is gone
 
 
@@ -157,6 +157,6 @@ def test_in_pytorch_each_lie_is_the_largest_difference_and_a_cached_output_no_ro
     for name in TIMED:
         terms = sorted(differences[name].terms, key=lambda t: t.seconds)
         assert terms[-1].name == LIES[name].lands, found[name].reason
-    assert max(differences["kernel"]["quality"].parts, key=lambda t: t.seconds).name == "conv2"
+    assert max(differences["kernel"]["convolutions"].parts, key=lambda t: t.seconds).name == "conv2"
     overhead = differences["allocation"]["overhead"]
     assert overhead["allocation"].seconds > 0.1 * overhead.seconds

@@ -23,8 +23,8 @@ def difference(**given):
     return Decomposition("lying - honest", term("wall", sum(t.seconds for t in terms)), terms)
 
 
-def quality(*parts):
-    return term("quality", sum(t.seconds for t in parts), parts=parts)
+def convolutions(*parts):
+    return term("convolutions", sum(t.seconds for t in parts), parts=parts)
 
 
 def overhead(**parts):
@@ -79,17 +79,17 @@ def test_what_lies_between_the_interval_and_the_tolerance_is_found_and_told():
 
 def test_a_slowed_kernel_is_at_its_site_and_no_other():
     lie = LIES["kernel"]
-    given = difference(quality=quality(term("conv2", 1.0), term("conv1", 0.0)))
+    given = difference(convolutions=convolutions(term("conv2", 1.0), term("conv1", 0.0)))
     found = verdict.timed("kernel", lie, PLANTED, given, "conv2")
-    assert (found.ok, found.lands) == (True, "quality, conv2")
-    given = difference(quality=quality(term("conv2", 0.0), term("conv1", 1.0)))
+    assert (found.ok, found.lands) == (True, "convolutions, conv2")
+    given = difference(convolutions=convolutions(term("conv2", 0.0), term("conv1", 1.0)))
     found = verdict.timed("kernel", lie, PLANTED, given, "conv2")
-    assert found.reason.startswith("most of quality is not at conv2, but at conv1")
-    given = difference(quality=quality(term("conv2", 1.3), term("conv1", -0.3)))
+    assert found.reason.startswith("most of convolutions is not at conv2, but at conv1")
+    given = difference(convolutions=convolutions(term("conv2", 1.3), term("conv1", -0.3)))
     found = verdict.timed("kernel", lie, PLANTED, given, "conv2")
-    assert found.reason == "-300.000 ms (-310.000 to -290.000) of quality are at conv1"
-    found = verdict.timed("kernel", lie, PLANTED, difference(quality=term("quality", 1.0)), "conv2")
-    assert found.reason == "most of quality is not at conv2"
+    assert found.reason == "-300.000 ms (-310.000 to -290.000) of convolutions are at conv1"
+    found = verdict.timed("kernel", lie, PLANTED, difference(convolutions=term("convolutions", 1.0)), "conv2")
+    assert found.reason == "most of convolutions is not at conv2"
 
 
 def test_an_allocation_need_not_be_all_of_the_overhead():

@@ -4,8 +4,9 @@ The common executor runs any plan, so there a change of lowerings is predicted f
 measured. A framework can't be told, so for its own wall time there are two predictions: that its kernels keep their
 quality (then it gains what the executor does), or that they are replaced by the executor's.
 
-T(l, s), the cost of lowering l at a site s, are the kernels of the executor's rows that used it there, and those that
-bring the image into the form which it reads.
+T(l, s), the cost of lowering l at a site s, are all kernels that are tied to it in the executor's rows that used it
+there, also those that bring the image into the form which it reads; of a plan that was itself predicted from others,
+nothing is predicted.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from xframe.analysis.labels import PLANNED
 from xframe.analysis.passes import CONV, Row
-from xframe.analysis.shares import shares
 from xframe.analysis.terms import Term
 from xframe.results import Measurement
 from xframe.types import Case, ConvSite, Outcome
 
 #: What takes the place of an algorithm that is unknown, or that the executor refuses.
 ASSUMED = "direct"
+#: Why nothing was measured where that is what was asked for.
+SAME = "in the executor what was asked for stands for what it uses already, so that there is one plan"
 
 
 class Change(NamedTuple):
@@ -54,7 +57,7 @@ class Counterfactual:
     measured
         The same in the executor, both plans run.
     outcome, reason
-        OK if the plans ran; else what became of them.
+        OK if the plans ran, or there was nothing to run; else what became of them.
     notes
         What was taken for granted, in sentences.
     """
@@ -71,6 +74,8 @@ class Counterfactual:
 
     def compared(self, base: Measurement, other: Measurement) -> Counterfactual:
         """This with what was measured: the executor's row of the other plan less that of the base."""
+        if dict(base.case.plan.lowerings) == dict(other.case.plan.lowerings):
+            return replace(self, reason=SAME)
         for m, what in ((base, "what it uses"), (other, "what was asked for")):
             if m.outcome != Outcome.OK:
                 return replace(self, outcome=m.outcome, reason=f"in the executor, {what}: {m.reason}")
@@ -99,16 +104,31 @@ def difference(name: str, base: Measurement, other: Measurement) -> Term:
 
 
 class Costs:
-    """T(l, s) of the executor's rows with forced plans, as arrays: the estimate, then its bootstrap resamples."""
+    """T(l, s), as arrays: the estimate, then its bootstrap resamples.
+
+    Of rows that run the same code there the median counts; of different code for the same lowering, the fastest.
+
+    Parameters
+    ----------
+    rows
+        Those of the common executor that were told their lowerings are looked at.
+    """
 
     def __init__(self, rows: Iterable[Row]):
-        found: dict[tuple[str, ConvSite], list[np.ndarray]] = {}
-        for row in rows:
+        pools: dict[tuple[str, ConvSite], dict[tuple, list[np.ndarray]]] = {}
+        for row in (r for r in rows if r.forced and not r.measurement.prediction):
+            code = (row.case.options, bool(row.case.plan.tuned))
             for site, lowering in row.case.plan.lowerings:
                 if site in row.sites:
-                    taken = row.spent(CONV, site) + _conversions(row, site)
-                    found.setdefault((lowering, site), []).append(taken)
-        self._found = {key: np.median(pool, axis=0) for key, pool in found.items()}
+                    pool = pools.setdefault((lowering, site), {}).setdefault(code, [])
+                    pool.append(row.spent(CONV, site))
+        self._found = {
+            key: np.min([np.median(p, axis=0) for p in of_code.values()], axis=0) for key, of_code in pools.items()
+        }
+
+    def at(self, site: ConvSite) -> dict[str, np.ndarray]:
+        """Seconds of each lowering that some row shows at a site."""
+        return {lowering: taken for (lowering, where), taken in self._found.items() if where == site}
 
     def __getitem__(self, key: tuple[str, ConvSite]) -> np.ndarray:
         """Seconds of a lowering at a site. Raises KeyError where no row shows it."""
@@ -160,15 +180,6 @@ def predicted(
     return replace(done, replaced=Term.of("replaced", replaced))
 
 
-def _conversions(row: Row, site: ConvSite) -> np.ndarray:
-    """Seconds of the kernels that only change the form of a site's image."""
-    seconds = []
-    for one in row.passes:
-        taken = zip(one.kernels, shares(one.kernels).tolist(), strict=True)
-        seconds.append(sum(s for k, s in taken if k.site == site and k.kind not in ("", CONV)))
-    return row.typical(np.array(seconds))
-
-
 def _title(row: Row) -> str:
     """The row in short."""
     case = row.case
@@ -176,10 +187,11 @@ def _title(row: Row) -> str:
 
 
 def same_plan(measurements: Sequence[Measurement], like: Case, lowerings: Mapping[ConvSite, str]) -> Measurement | None:
-    """The OK row, of the same batch and threads as ``like``, whose plan has these lowerings; None if there is none."""
+    """The executor's OK row, of the batch, threads and device of ``like``, whose plan has these lowerings; or None."""
     for m in measurements:
         case = m.case
-        alike = (case.batch, case.threads, case.device) == (like.batch, like.threads, like.device)
+        own = (case.runner, case.batch, case.threads, case.device)
+        alike = own == (PLANNED, like.batch, like.threads, like.device)
         if alike and m.outcome == Outcome.OK and m.profiles and dict(case.plan.lowerings) == dict(lowerings):
             return m
     return None

@@ -7,8 +7,10 @@ same group (model, device, batch, threads)::
 
     floor      = sum over s and k of floor(x)                     roofline of the layers, ``xframe.analysis.floors``
     headroom   = sum over s and k of best(x) - floor(x)
-    algorithm  = sum over s of T(l_F, s) - min over l of T(l, s)  l: lowerings, T(l, s) of rows with a forced plan
-    quality    = sum over s of T_F(s) - best(s) - algorithm(s)    and kernels of convolutions of no known site
+    algorithm  = sum over s of T(l_F, s) - min over l of T(l, s)  l: lowerings, T(l, s) of the executor's forced plans
+    quality    = sum over s of T_F(s) - best(s) - algorithm(s)
+    convolutions = sum over s of T_F(s) - best(s)                 where l_F or T(l_F, s) is not known; and kernels of
+                                                                  convolutions of no known site
     operators  = sum over k of T_F(k) - best(k)
     layout     = T_F(layout) + T_F(copy)
     overhead   = wall - busy - cost                               of the profiled pass, ``xframe.analysis.shares``
@@ -20,10 +22,12 @@ Kernels and overhead of a pass sum to its wall time less the profiler's cost, so
     unattributed = T_F(kernels of no known kind)
     rest         = P - (wall - cost): what profiling changed beyond its calibrated cost
 
-What can't be known is 0 and told in the notes: the floor where the machine was not calibrated, the algorithm where a
-runner does not say what it used or no forced plan used the same.
+T_F(s) and T(l, s) are of all kernels that are tied to s, padding and changes of layout included. A site is in algorithm
+and quality, or in convolutions, where the two can't be told apart: a runner does not say what it used, or no forced
+plan used the same. The floor is 0 where the machine was not calibrated. The notes say why.
 
-**Who may be best.** Rows most of whose kernels are attributed (:data:`COMPLETE`). At a site, those that were seen there
+**Who may be best.** Rows most of whose kernels are attributed (:data:`COMPLETE`), and that were profiled in several
+rounds, if any was. At a site, those that were seen there
 in every pass. Of a kind with a floor, those that spend time on it: elsewhere it is fused into something. Rows with a
 forced plan that run the same code at x, whatever framework exported the network, count as one, with the median of
 theirs: the least of many equal ones would be a matter of luck.
@@ -36,23 +40,31 @@ from functools import cached_property
 
 import numpy as np
 
+from xframe.analysis.bootstrap import interval
+from xframe.analysis.counterfactuals import Costs
 from xframe.analysis.floors import floors
 from xframe.analysis.labels import site_names
 from xframe.analysis.passes import CONV, Row
 from xframe.analysis.shares import OVERHEAD
-from xframe.analysis.terms import TERMS, Decomposition, Term
+from xframe.analysis.terms import APART, TERMS, TOGETHER, Decomposition, Term
 from xframe.measured import FOREIGN
 from xframe.results import LayerWork, Machine, Run
 from xframe.types import KINDS, ConvSite, Outcome
 
 __all__ = ["TERMS", "Decomposition", "Group", "Term", "explained", "groups"]
 
+#: The device whose roofs a run has.
+CPU = "cpu"
 #: Kinds that only move or rearrange.
 LAYOUT = ("layout", "copy")
 #: Kinds that compute something, convolutions apart.
 OTHERS = tuple(k for k in KINDS if k not in (CONV, *LAYOUT))
+#: Share of a floor by which the best must be below it for the roofs to be doubted.
+BEATEN = 0.02
 #: Share of its wall time that a row's kernels of no known kind or site may take, for it to be held up to others.
 COMPLETE = 0.02
+
+_NOT_APART = "algorithm and quality are not told apart"
 
 #: A site, or a kind other than convolutions.
 Part = ConvSite | str
@@ -74,8 +86,8 @@ def groups(run: Run) -> list[Group]:
             key = (case.model, case.device, case.cache, case.direction, case.batch, case.threads)
             found.setdefault(key, []).append(Row(m))
     return [
-        Group(rows, run.layers.get(batch, ()), run.machines.get(threads))
-        for (*_, batch, threads), rows in found.items()
+        Group(rows, run.layers.get(batch, ()), run.machines.get(threads) if device == CPU else None)
+        for (_, device, *_, batch, threads), rows in found.items()
     ]
 
 
@@ -87,7 +99,7 @@ class Group:
     layers
         The work of the network's layers; empty if nobody knows.
     machine
-        What the machine reaches; None if it was not calibrated with so many threads.
+        What the machine reaches; None if it was not calibrated with so many threads, or computes on another device.
     """
 
     def __init__(self, rows: Sequence[Row], layers: Sequence[LayerWork], machine: Machine | None):
@@ -98,26 +110,30 @@ class Group:
         self.sites: tuple[ConvSite, ...] = tuple(known or dict.fromkeys(seen))
         self.names = site_names(self.sites, layers)
         self._zero = np.zeros_like(rows[0].wall)
-        self._complete = [r for r in self.rows if r.kernels and self.unknown(r) <= COMPLETE * r.wall[0]]
+        self._several = any(r.turns > 1 for r in rows)
+        self._complete = [r for r in self.rows if not self._why(r)]
         self._best: dict[Part, np.ndarray] = {}
-        self._lowerings: dict[ConvSite, dict[str, np.ndarray]] = {}
+        self.costs = Costs(self.rows)
 
     def decomposed(self, row: Row) -> Decomposition:
         """The decomposition of one of the rows."""
-        algorithm = {s: self.algorithm(row, s) for s in self.sites}
+        algorithm = {s: values for s in self.sites if (values := self.algorithm(row, s)) is not None}
+        above = {s: row.spent(CONV, s) - self.best(s) for s in self.sites}
         parts: dict[str, Parts] = {
             "floor": [(self._name(x), self._floor(x)) for x in self._parts],
             "headroom": [(self._name(x), self.best(x) - self._floor(x)) for x in self._parts],
             "algorithm": [(self.names[s], values) for s, values in algorithm.items()],
-            "quality": [
-                *((self.names[s], row.spent(CONV, s) - self.best(s) - algorithm[s]) for s in self.sites),
+            "quality": [(self.names[s], above[s] - values) for s, values in algorithm.items()],
+            TOGETHER: [
+                *((self.names[s], above[s]) for s in self.sites if s not in algorithm),
                 *_seen([("elsewhere", self._elsewhere(row))]),
             ],
             "operators": _seen([(k, row.spent(k) - self.best(k)) for k in OTHERS]),
             "layout": _seen([(k, row.spent(k)) for k in LAYOUT]),
             "overhead": _seen([(part, row.idle(part)) for part in OVERHEAD]),
         }
-        terms = [Term.total(name, parts[name], self._zero) for name in TERMS if name in parts]
+        there = [n for n in TERMS if n in parts and (parts[n] or n not in (*APART, TOGETHER))]
+        terms = [Term.total(name, parts[name], self._zero) for name in there]
         plain = row.wall if row.plain is None else row.plain
         unattributed = row.spent("")
         rest = plain - row.typical_wall
@@ -136,26 +152,20 @@ class Group:
     def best(self, part: Part) -> np.ndarray:
         """The least time that any row spends on it; the floor where no row can tell."""
         if part not in self._best:
-            found = [np.median(pool, axis=0) for pool in self._pools(part, self._complete).values()]
-            found = found or [np.median(pool, axis=0) for pool in self._pools(part, self.rows).values()]
+            several = [r for r in self.rows if r.turns > 1]
+            pools = (self._pools(part, rows).values() for rows in (self._complete, several, self.rows))
+            found = [np.median(pool, axis=0) for pool in next(filter(None, pools), ())]
             self._best[part] = np.min(found, axis=0) if found else self._floor(part)
         return self._best[part]
 
     def lowerings(self, site: ConvSite) -> dict[str, np.ndarray]:
-        """T(lowering, site) of every lowering that a forced plan used there."""
-        if site not in self._lowerings:
-            out: dict[str, np.ndarray] = {}
-            forced = [r for r in self.rows if r.case.plan[site] is not None]
-            for (_, lowering, *_), pool in self._pools(site, forced).items():
-                taken = np.median(pool, axis=0)
-                out[lowering] = np.minimum(out[lowering], taken) if lowering in out else taken
-            self._lowerings[site] = out
-        return self._lowerings[site]
+        """T(lowering, site) of every lowering that a forced plan of the executor used there."""
+        return self.costs.at(site)
 
-    def algorithm(self, row: Row, site: ConvSite) -> np.ndarray:
-        """What the row's choice of an algorithm costs at a site; 0 where that can't be told."""
+    def algorithm(self, row: Row, site: ConvSite) -> np.ndarray | None:
+        """What the row's choice of an algorithm costs at a site; None where that can't be told."""
         known, used = self.lowerings(site), row.lowerings.get(site)
-        return known[used] - np.min(list(known.values()), axis=0) if used in known else self._zero
+        return known[used] - np.min(list(known.values()), axis=0) if used in known else None
 
     def unknown(self, row: Row) -> float:
         """Seconds of a row in kernels of no known kind, and of convolutions that are not at a site of the network."""
@@ -177,7 +187,8 @@ class Group:
                 taken, lowering = row.spent(part), "" if case.plan.lowerings else None
                 counts = bool(taken[0] > 0) or not self._must_be_done(part)
             if counts:
-                own = (row.title,) if lowering is None else ("", lowering, case.options, bool(case.plan.tuned))
+                code = (case.runner, lowering, case.options, bool(case.plan.tuned))
+                own = (row.title,) if lowering is None else code
                 out.setdefault(own, []).append(taken)
         return out
 
@@ -211,6 +222,11 @@ class Group:
     def _notes(self, row: Row) -> Iterator[str]:
         if not self._layers:
             yield "floor is 0, as the work of the layers is not known: headroom is the best kernels as a whole"
+        elif row.case.device != CPU:
+            yield (
+                f"floor is 0, as the roofs of {row.case.device} are not measured with a run: headroom is the best"
+                " kernels as a whole"
+            )
         elif self._machine is None:
             yield (
                 f"floor is 0, as this machine was not calibrated with {row.case.threads} threads: headroom is the best"
@@ -221,6 +237,13 @@ class Group:
                 f"floor may be too high, as other processes used {self._machine.load:.1f} CPUs while the roofs of this"
                 " machine were measured"
             )
+        for kind in (k for k in OTHERS if self._floors.get(k)):
+            below = self._floors[kind] - interval(self.best(kind))[1]
+            if below > BEATEN * self._floors[kind]:
+                yield (
+                    f"{kind}: the best is {below * 1e3:.2f} ms or more below its floor, as this machine was slower when"
+                    " its roofs were measured: the floor is too high"
+                )
         if len(self.rows) == 1:
             yield "no other row was profiled: its own kernels are the best ones, and quality and operators are 0"
         yield from self._notes_on_algorithms(row)
@@ -232,29 +255,32 @@ class Group:
             yield f"no row tells what it spends at {self._listed(unseen)}: headroom is 0 there"
         if row.plain is None:
             yield "no unprofiled steps were timed beside the passes: all that they differ by is in the rest"
-        if len(row.passes) == 1:
-            yield "one profiled pass: the intervals do not say how passes differ"
+        if row.turns < 2:
+            yield "it was profiled in one round, which does not tell how rounds differ: its terms have no interval"
 
     def _why(self, row: Row) -> str:
+        """Why a row can't be among the best; empty if it can."""
         if not row.kernels:
             return "no kernels were seen"
-        return f"{self.unknown(row) / row.wall[0]:.1%} of its time is in kernels of no known kind or site"
+        if (share := self.unknown(row) / row.wall[0]) > COMPLETE:
+            return f"{share:.1%} of its time is in kernels of no known kind or site"
+        return "it was profiled in one round alone" if self._several and row.turns < 2 else ""
 
     def _notes_on_algorithms(self, row: Row) -> Iterator[str]:
         if not any(self.lowerings(s) for s in self.sites):
             if self.sites:
-                yield "algorithm is 0, as no row with a forced lowering was profiled"
+                yield f"{_NOT_APART}, as no row with a forced lowering was profiled"
             return
         unknown = [s for s in self.sites if row.lowerings.get(s) is None]
         if unknown:
-            yield f"algorithm is 0 where it is unknown: {self._listed(unknown)}"
+            yield f"{_NOT_APART} where the algorithm is unknown: {self._listed(unknown)}"
         missing: dict[str, list[ConvSite]] = {}
         for site in self.sites:
             used = row.lowerings.get(site)
             if used is not None and used not in self.lowerings(site):
                 missing.setdefault(used, []).append(site)
         for used, sites in missing.items():
-            yield f"algorithm is 0 where no row with forced {used} was profiled: {self._listed(sites)}"
+            yield f"{_NOT_APART} where no forced {used} was profiled: {self._listed(sites)}"
         alone = [s for s in self.sites if len(self.lowerings(s)) == 1]
         if alone:
             yield f"algorithm is 0 where one lowering alone was profiled: {self._listed(alone)}"

@@ -1,5 +1,9 @@
 """The profiled passes of one row as quantities: what a typical pass spends on each site, each kind and each overhead.
 
+A kernel that is tied to a convolution is of it, whatever it does there: so the time at a site is that of all that its
+lowering needs, padding, a change of layout and transforms included. A framework's reorders have no site: they come of
+the layouts that it chose, and are layout.
+
 A typical pass is the interquartile mean of all passes, ranked by their wall time less the profiler's cost. Medians of
 many kernels would not sum to the median of their sums; this mean is as robust, and linear: it is the same weighted sum
 for a kernel, a gap and the whole, so that what sums in every pass sums in the typical one.
@@ -7,15 +11,16 @@ for a kernel, a gap and the whole, so that what sums in every pass sums in the t
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import replace
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate, pairwise
 from statistics import median
 
 import numpy as np
 
 from xframe.analysis import algorithms, bootstrap
-from xframe.analysis.labels import title
+from xframe.analysis.labels import PLANNED, title
 from xframe.analysis.shares import overhead, shares
 from xframe.results import Measurement
 from xframe.types import ConvSite, Kernel, Profile
@@ -24,27 +29,65 @@ CONV = "conv"
 
 
 def place(kernel: Kernel) -> tuple[str, ConvSite | None]:
-    """Kind and, of a convolution, site of a kernel. One that has a site and no kind is the convolution."""
-    kind = kernel.kind or (CONV if kernel.site is not None else "")
-    return kind, kernel.site if kind == CONV else None
+    """What a kernel's time counts as: that of a convolution, with its site where it is tied to one, or its kind."""
+    return (kernel.kind, None) if kernel.site is None else (CONV, kernel.site)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What was taken of a row in one or more rounds, the last of which ended with profiled passes."""
+
+    samples: tuple[float, ...]
+    plain: tuple[float, ...]
+    passes: tuple[Profile, ...]
+
+
+def turns(measurement: Measurement) -> list[Turn]:
+    """What was taken together, in the order of the rounds; rounds after the last passes are of the last turn.
+
+    Where a result does not say how many passes were taken after which round, they count as spread evenly.
+    """
+    rounds, passes, plain = measurement.rounds, measurement.profiles, measurement.plain
+    told = [tuple(t) for t in measurement.environment.get("profiled", ())]
+    if [sum(t[1] for t in told), sum(t[2] for t in told)] != [len(passes), len(plain)]:
+        count = min(len(rounds), len(passes)) or 1
+        sizes = [len(x) for x in (rounds, passes, plain)]
+        r, p, s = ([n * (i + 1) // count - n * i // count for i in range(count)] for n in sizes)
+        told = list(zip(accumulate(r), p, s, strict=True))
+    ends = [min(t[0], len(rounds)) for t in told[:-1]] + [len(rounds)]
+    slices = zip(_parts(ends), *(_parts(list(accumulate(t[i] for t in told))) for i in (1, 2)), strict=True)
+    found = [Turn(tuple(x for r in rounds[a] for x in r), plain[c], passes[b]) for a, b, c in slices]
+    return [t for t in found if t.samples and t.passes]
+
+
+def _parts(ends: Sequence[int]) -> list[slice]:
+    return [slice(*x) for x in pairwise((0, *ends))]
 
 
 class Row:
-    """An OK measurement with profiles. Quantities are arrays: the estimate, then its bootstrap resamples."""
+    """An OK measurement with profiles. Quantities are arrays: the estimate, then its bootstrap resamples.
+
+    ``turns``: how many rounds, or groups of rounds, with passes there are; with one, resamples are not numbers.
+    """
 
     def __init__(self, measurement: Measurement):
         self.measurement, self.case = measurement, measurement.case
         self.title = title(self.case)
-        self.passes = sorted(map(_ordered, measurement.profiles), key=_rank)
-        content = (
-            sorted(map(sorted, measurement.rounds)),
-            sorted(measurement.plain),
-            [(p.wall, p.cost) for p in self.passes],
-        )
-        rng = bootstrap.generator(self.title, *content)
-        self.wall = bootstrap.middles(measurement.rounds, rng)
-        self.plain = bootstrap.middles([measurement.plain], rng) if measurement.plain else None
-        self._weights = bootstrap.middle_weights(len(self.passes), rng)
+        taken = turns(measurement)
+        self.turns = len(taken)
+        ranked = sorted(((_ordered(p), i) for i, t in enumerate(taken) for p in t.passes), key=_rank)
+        self.passes = [p for p, _ in ranked]
+        # Rounds without passes between them still tell how the wall time varies.
+        alone = [r for r in measurement.rounds if r]
+        self.wall = bootstrap.middles([t.samples for t in taken] if self.turns > 1 else alone)
+        beside = [t.plain or measurement.plain for t in taken]
+        self.plain = bootstrap.middles(beside) if beside and measurement.plain else None
+        self._weights = bootstrap.middle_weights([i for _, i in ranked], self.turns)
+
+    @property
+    def forced(self) -> bool:
+        """Whether it is of the common executor, told what to lower its convolutions to."""
+        return self.case.runner == PLANNED and bool(self.case.plan.lowerings)
 
     @cached_property
     def _shares(self) -> list[list[float]]:
@@ -78,7 +121,12 @@ class Row:
         return self._quantity(part)
 
     def _quantity(self, what: Hashable) -> np.ndarray:
-        return self.typical(self._seen[what]) if what in self._seen else np.zeros_like(self.wall)
+        return self.typical(self._seen[what]) if what in self._seen and self._seen[what].any() else self._zero
+
+    @cached_property
+    def _zero(self) -> np.ndarray:
+        """Nothing, in every resample, also where nobody knows what resamples are like."""
+        return np.zeros_like(self.wall)
 
     @cached_property
     def places(self) -> tuple[ConvSite | None, ...]:
@@ -115,9 +163,8 @@ class Row:
     def lowerings(self) -> dict[ConvSite, str | None]:
         """What each site was lowered to; None where nobody can tell."""
         kernels = [k for p in self.passes for k in p.kernels]
-        convolutions = [k if place(k)[1] is not None else Kernel(k.name, 0.0, 0.0) for k in kernels]
         seconds = [s for spent in self._shares for s in spent]
-        return algorithms.used(convolutions, seconds, self.case.plan)
+        return algorithms.used(kernels, seconds, self.case.plan)
 
 
 def _ordered(one: Profile) -> Profile:
@@ -129,6 +176,7 @@ def _time(kernel: Kernel) -> tuple:
     return kernel.start, kernel.end, kernel.name, kernel.kind, kernel.site.key if kernel.site else ""
 
 
-def _rank(one: Profile) -> tuple:
-    """Equal times are told apart by the kernels, so that the order in which passes came does not matter."""
-    return one.wall - one.cost, one.wall, tuple(map(_time, one.kernels))
+def _rank(item: tuple[Profile, int]) -> tuple:
+    """Equal times are told apart by the kernels, so that the order in which passes of a turn came does not matter."""
+    one, turn = item
+    return one.wall - one.cost, one.wall, tuple(map(_time, one.kernels)), turn

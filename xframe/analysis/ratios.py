@@ -98,9 +98,16 @@ def ratio(above: Rounds, below: Rounds, paired: bool = False) -> Ratio:
     else:
         drift, sampling = (a - b for a, b in zip(_drawn(one, ones, rng), _drawn(other, others, rng), strict=True))
         freedom = len(one) + len(other) - 2
-    stretch = math.sqrt(visits / (visits - 1)) * _student(freedom) / _NORMAL
-    low, high = np.quantile(stretch * drift + sampling, _TAILS)
+    low, high = np.quantile(stretch(visits, freedom) * drift + sampling, _TAILS)
     return _of_logs(value, value + min(float(low), 0.0), value + max(float(high), 0.0))
+
+
+def stretch(visits: int, freedom: int | None = None) -> float:
+    """By how much what means over visits drawn with replacement are off by is too little, given two visits or more.
+
+    ``freedom``: degrees of freedom, by default one less than visits.
+    """
+    return math.sqrt(visits / (visits - 1)) * _student(visits - 1 if freedom is None else freedom) / _NORMAL
 
 
 def checked(threshold: float) -> float:

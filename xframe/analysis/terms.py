@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,9 @@ from xframe.analysis.bootstrap import interval
 from xframe.types import Case
 
 #: The names of the terms of a decomposition, in order.
-TERMS = ("floor", "headroom", "algorithm", "quality", "operators", "layout", "overhead", "residual")
+TERMS = ("floor", "headroom", "algorithm", "quality", "convolutions", "operators", "layout", "overhead", "residual")
+#: What a convolution takes above the best kernel is told apart into the first two, and where it can't be, the third.
+APART, TOGETHER = ("algorithm", "quality"), "convolutions"
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,7 @@ class Term:
 
     ``replicates``: its value in each bootstrap resample. Resample i of one term and resample i of another are of the
     same resampled data, so that the interval of a sum or a difference is that of the sums or differences. None for a
-    term that was read from a file or made by hand.
+    term that was read from a file or made by hand. An end of the interval is infinite where nothing is known of it.
     """
 
     name: str
@@ -34,7 +37,7 @@ class Term:
     @staticmethod
     def of(name: str, values: np.ndarray, parts: Iterable[Term] = ()) -> Term:
         """A term whose ``values`` are the estimate, then the replicates."""
-        return Term(name, float(values[0]), *interval(values[1:]), tuple(parts), values[1:])
+        return Term(name, float(values[0]), *interval(values), tuple(parts), values[1:])
 
     @staticmethod
     def total(name: str, parts: Iterable[tuple[str, np.ndarray]], like: np.ndarray) -> Term:
@@ -65,12 +68,33 @@ class Term:
 
     def to_json(self) -> dict[str, Any]:
         parts = [p.to_json() for p in self.parts]
-        return {"name": self.name, "seconds": self.seconds, "low": self.low, "high": self.high, "parts": parts}
+        low, high = (x if math.isfinite(x) else None for x in (self.low, self.high))
+        return {"name": self.name, "seconds": self.seconds, "low": low, "high": high, "parts": parts}
+
+
+def total(name: str, terms: Iterable[Term], parts: Iterable[Term] = ()) -> Term:
+    """Their sum; where one has no resamples, all that the intervals leave open."""
+    found = list(terms)
+    replicates = [t.replicates for t in found if t.replicates is not None]
+    sums = (sum(t.seconds for t in found), sum(t.low for t in found), sum(t.high for t in found))
+    if not found or len(replicates) < len(found) or len({len(r) for r in replicates}) > 1:
+        return Term(name, *sums, tuple(parts))
+    return Term.of(name, np.concatenate([[sums[0]], np.sum(replicates, axis=0)]), parts)
+
+
+def joined(*lists: Iterable[Term]) -> list[Term]:
+    """Terms of the same name added up."""
+    found: dict[str, list[Term]] = {}
+    for term in (t for one in lists for t in one):
+        found.setdefault(term.name, []).append(term)
+    return [total(name, terms) for name, terms in found.items()]
 
 
 @dataclass(frozen=True)
 class Decomposition:
     """The wall time of a row, or of the difference of two, as the sum of ``terms``, which are named :data:`TERMS`.
+
+    Those of :data:`APART` and :data:`TOGETHER` are there where they have parts.
 
     Parameters
     ----------
@@ -104,6 +128,10 @@ class Decomposition:
         """The term of that name. Raises KeyError."""
         return _named(self.terms, term)
 
+    def term(self, name: str) -> Term | None:
+        """The term of that name, if there is one."""
+        return next((t for t in self.terms if t.name == name), None)
+
     @property
     def unattributed_share(self) -> float:
         """Of the wall time, in kernels of no known kind."""
@@ -112,16 +140,18 @@ class Decomposition:
     def difference(self, other: Decomposition) -> Decomposition:
         """This row less ``other``, term by term: positive is what this one takes longer.
 
-        Resamples of the two rows are independent. What both share (the best kernels, the floor) is resampled once, and
-        cancels as it should.
+        Rounds of the two rows are drawn together: what drifted in both cancels, as does what both share (the best
+        kernels, the floor). A convolution is told apart only where it is in both.
         """
+        together = {p.name for d in (self, other) for p in getattr(d.term(TOGETHER), "parts", ())}
+        mine, theirs = (_together(d.terms, together) for d in (self, other))
         notes = dict.fromkeys(n for n in self.notes if n in other.notes)
         for one in (self, other):
             notes.update(dict.fromkeys(f"{one.title}: {n}" for n in one.notes if n not in notes))
         return Decomposition(
             f"{self.title} - {other.title}",
             self.wall.difference(other.wall),
-            _differences(self.terms, other.terms),
+            tuple(sorted(_differences(mine, theirs), key=_place)),
             self.unattributed - other.unattributed,
             self.perturbation - other.perturbation,
             tuple(notes),
@@ -139,6 +169,26 @@ class Decomposition:
             "profiler_s": self.cost,
             "notes": list(self.notes),
         }
+
+
+def _together(terms: Sequence[Term], names: Collection[str]) -> tuple[Term, ...]:
+    """With the parts of these names no longer told apart."""
+    found = {t.name: t for t in terms}
+    moved = [p for name in APART if name in found for p in found[name].parts if p.name in names]
+    if not moved:
+        return tuple(terms)
+    for name in (name for name in APART if name in found):
+        kept = [p for p in found.pop(name).parts if p.name not in names]
+        if kept:
+            found[name] = total(name, kept, kept)
+    before = found[TOGETHER].parts if TOGETHER in found else ()
+    parts = joined(before, moved)
+    found[TOGETHER] = total(TOGETHER, parts, parts)
+    return tuple(found.values())
+
+
+def _place(term: Term) -> int:
+    return TERMS.index(term.name) if term.name in TERMS else len(TERMS)
 
 
 def _named(terms: Sequence[Term], name: str) -> Term:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from xframe.analysis.decomposition import Decomposition, Term
+from xframe.analysis.decomposition import TERMS, Decomposition, Term
 from xframe.report.charts import (
     BAR,
     BLUE,
@@ -24,6 +25,7 @@ from xframe.report.charts import (
     layout,
     rows_axis,
 )
+from xframe.report.explain_words import TERM, bounds
 from xframe.report.page_rows import ms
 
 #: Colour and pattern of each term: neighbours differ in both.
@@ -32,6 +34,7 @@ LOOKS = {
     "headroom": (SKY, "/"),
     "algorithm": (ORANGE, ""),
     "quality": (VERMILION, "\\"),
+    "convolutions": (VERMILION, "-"),
     "operators": (GREEN, ""),
     "layout": (PURPLE, "x"),
     "overhead": (BLUE, ""),
@@ -39,10 +42,12 @@ LOOKS = {
 }
 #: What each term is, for who has not read the documentation.
 MEANINGS = {
-    "floor": "what this machine can't do faster: arithmetic at its peak, or bytes at its bandwidth, layer by layer",
+    "floor": "what this machine, as fast as it was when its roofs were measured, can't do faster: arithmetic at its"
+    " peak, or bytes at its bandwidth, layer by layer",
     "headroom": "what the best kernel measured here, of whatever runner, takes above that floor",
     "algorithm": "the convolution algorithm that was used, against the best one, both in the same executor",
     "quality": "what is left of the convolutions: the same algorithm, written faster or slower",
+    "convolutions": "algorithm and quality where they can't be told apart, as nobody says which algorithm ran",
     "operators": "all other layers, against the best kernels measured for them",
     "layout": "changes of layout, and copies",
     "overhead": "time in which no kernel runs: calls, dispatch, allocation, gaps",
@@ -55,7 +60,8 @@ HEAD = ("row", "term", "part", "ms", "95 % interval", "share")
 def terms(named: Sequence[tuple[str, Decomposition]], name: str, title: str, caption: str) -> Chart:
     """A stacked bar for each decomposition, by the name of its row: terms below zero to the left, none clipped."""
     decompositions = [d for _, d in named]
-    shown = dict.fromkeys(t.name for d in decompositions for t in d.terms)
+    there = dict.fromkeys(t.name for d in decompositions for t in d.terms)
+    shown = [*(name for name in TERMS if name in there), *(name for name in there if name not in TERMS)]
     data = [_bars(decompositions, term) for term in shown]
     texts = [f"{label(called)}  <b>{ms(d.wall.seconds)} ms</b>" for called, d in named]
     count = len(decompositions)
@@ -74,18 +80,14 @@ def terms(named: Sequence[tuple[str, Decomposition]], name: str, title: str, cap
         ),
         ("ms", *(called for called, _ in named)),
         [_across("wall", [d.wall for d in decompositions])]
-        + [_across(term, [_term(d, term) for d in decompositions]) for term in shown],
+        + [_across(term, [d.term(term) for d in decompositions]) for term in shown],
         tuple(range(1, count + 1)),
     )
 
 
-def _term(decomposition: Decomposition, name: str) -> Term | None:
-    return next((t for t in decomposition.terms if t.name == name), None)
-
-
 def _across(name: str, found: Sequence[Term | None]) -> Sequence[str]:
     """One term of all rows, with its intervals."""
-    return (name, *("-" if t is None else f"{ms(t.seconds)} ({ms(t.low)} to {ms(t.high)})" for t in found))
+    return (TERM.get(name, name), *("-" if t is None else f"{ms(t.seconds)} ({bounds(t, ms)})" for t in found))
 
 
 def rows(called: str, decomposition: Decomposition) -> Iterator[Sequence[str]]:
@@ -94,8 +96,7 @@ def rows(called: str, decomposition: Decomposition) -> Iterator[Sequence[str]]:
     for depth, term, path in _walk(whole, decomposition.terms):
         share = f"{term.seconds / whole.seconds:.1%}" if whole.seconds else "-"
         part = " / ".join(path[1:])
-        yield (called, path[0], part if depth else "", ms(term.seconds),
-               f"{ms(term.low)} to {ms(term.high)}", share)  # fmt: skip
+        yield called, TERM.get(path[0], path[0]), part if depth else "", ms(term.seconds), bounds(term, ms), share
 
 
 def _walk(whole: Term, terms: Sequence[Term]) -> Iterator[tuple[int, Term, tuple[str, ...]]]:
@@ -115,10 +116,10 @@ def _bars(decompositions: Sequence[Decomposition], name: str) -> dict[str, Any]:
         "type": "bar",
         "orientation": "h",
         "width": 0.48,
-        "name": label(name),
+        "name": label(TERM.get(name, name)),
         "x": [t.seconds * 1e3 for _, t in found],
         "y": [i for i, _ in found],
-        "text": [label(name) for _ in found],
+        "text": [label(TERM.get(name, name)) for _ in found],
         "textposition": "inside",
         "insidetextanchor": "middle",
         "textangle": 0,
@@ -139,7 +140,7 @@ def _bars(decompositions: Sequence[Decomposition], name: str) -> dict[str, Any]:
 
 
 def _hover(term: Term) -> str:
-    lines = [f"<b>{label(term.name)}</b>", _value(term)]
+    lines = [f"<b>{_called(term)}</b>", _value(term)]
     largest = sorted(term.parts, key=lambda p: -abs(p.seconds))
     lines += [f"  {label(p.name)}: {ms(p.seconds)} ms" for p in largest[:8]]
     lines += [f"  and {len(largest) - 8} more, in the table"] if len(largest) > 8 else []
@@ -147,7 +148,16 @@ def _hover(term: Term) -> str:
 
 
 def _value(term: Term) -> str:
-    return f"{ms(term.seconds)} ms ({ms(term.low)} to {ms(term.high)})"
+    return f"{ms(term.seconds)} ms ({bounds(term, ms)})"
+
+
+def _called(term: Term) -> str:
+    return label(TERM.get(term.name, term.name))
+
+
+def _width(seconds: float) -> float | None:
+    """Of a thin line, in ms; None draws none."""
+    return max(seconds, 0.0) * 1e3 if math.isfinite(seconds) else None
 
 
 def _whiskers(decomposition: Decomposition, place: int) -> dict[str, Any]:
@@ -176,12 +186,12 @@ def _whiskers(decomposition: Decomposition, place: int) -> dict[str, Any]:
         "error_x": {
             "type": "data",
             "symmetric": False,
-            "array": [max(t.high - t.seconds, 0.0) * 1e3 for t in (*drawn, decomposition.wall)],
-            "arrayminus": [max(t.seconds - t.low, 0.0) * 1e3 for t in (*drawn, decomposition.wall)],
+            "array": [_width(t.high - t.seconds) for t in (*drawn, decomposition.wall)],
+            "arrayminus": [_width(t.seconds - t.low) for t in (*drawn, decomposition.wall)],
             "color": "@text",
             "thickness": 1.2,
             "width": 2.5,
         },
         "hoverinfo": "text",
-        "hovertext": [f"{label(t.name)}: {_value(t)}" for t in (*drawn, decomposition.wall)],
+        "hovertext": [f"{_called(t)}: {_value(t)}" for t in (*drawn, decomposition.wall)],
     }

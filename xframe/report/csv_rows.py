@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,8 @@ from xframe.report.page_rows import heading, name
 from xframe.results import Run
 from xframe.store import ROW_KEYS, row
 
-#: Columns of the decompositions. ``part`` is the path below the term, empty for the term itself.
+#: Columns of the decompositions. ``part`` is the path below the term, empty for the term itself; ends of
+#: an interval are empty where it is not known.
 TERM_KEYS = ("title", "group", "row", "term", "part", "seconds", "low_s", "high_s", "share")
 
 
@@ -42,8 +44,8 @@ def _terms(decomposition: Decomposition) -> Iterator[dict[str, Any]]:
                 "term": "wall" if term is decomposition.wall else term.name,
                 "part": "/".join(path),
                 "seconds": part.seconds,
-                "low_s": part.low,
-                "high_s": part.high,
+                "low_s": part.low if math.isfinite(part.low) else None,
+                "high_s": part.high if math.isfinite(part.high) else None,
                 "share": part.seconds / whole if whole else None,
             }
 

@@ -17,7 +17,7 @@ from xframe.analysis.explanation import Explanation
 from xframe.analysis.labels import words as site_words
 from xframe.analysis.passes import CONV, Row, place
 from xframe.analysis.terms import TERMS, Decomposition, Term
-from xframe.report.explain_words import HOST, KIND, Scale, row, sentences, where
+from xframe.report.explain_words import HOST, KIND, TERM, Scale, bounds, row, sentences, where
 from xframe.results import Machine, Run
 from xframe.types import Case, ConvSite, Outcome
 
@@ -25,11 +25,6 @@ from xframe.types import Case, ConvSite, Outcome
 WIDTH = 100
 #: Rows of an explanation that stand side by side.
 ABREAST = 3
-#: Terms in short.
-TERM = {
-    "floor": "floor", "headroom": "best above floor", "algorithm": "algorithm", "quality": "kernel quality",
-    "operators": "other kernels", "layout": "layout and copies", "overhead": "overhead", "residual": "residual",
-}  # fmt: skip
 _EXECUTOR = "common executor"
 #: What no interval of a difference holds.
 ONE_PROCESS = (
@@ -106,12 +101,12 @@ def _terms(some: Sequence[Decomposition], compared: bool, details: bool) -> Tabl
     scale = Scale(max(d.wall.seconds for d in some))
     scale.places += max(d.wall.seconds for d in some) < 0.1  # one more than in a sentence, where there is room
     table.add_row("wall", *(_interval(d.wall, scale) for d in columns), style="bold")
-    for number, name in enumerate(TERMS):
-        table.add_row(f"{'+' if number else '='} {TERM[name]}", *(_interval(d[name], scale) for d in columns))
-        names = dict.fromkeys(p.name for d in columns for p in d[name].parts) if details else {}
+    for number, name in enumerate(n for n in TERMS if any(d.term(n) for d in columns)):
+        table.add_row(f"{'+' if number else '='} {TERM[name]}", *(_interval(d.term(name), scale) for d in columns))
+        names = dict.fromkeys(p.name for d in columns for p in getattr(d.term(name), "parts", ())) if details else {}
         words = HOST if name == "overhead" else KIND
         for part in names:
-            cells = [_interval(p, scale) if (p := d[name].part(part)) else "-" for d in columns]
+            cells = [_interval(t.part(part) if (t := d.term(name)) else None, scale) for d in columns]
             table.add_row(f"    {words.get(part, part)}", *cells, style="dim")
     table.add_row("unattributed", *(_share(d.unattributed, d, scale) for d in some))
     table.add_row("profiled step slower", *(_share(d.perturbation, d, scale) for d in some))
@@ -119,8 +114,8 @@ def _terms(some: Sequence[Decomposition], compared: bool, details: bool) -> Tabl
     return table
 
 
-def _interval(term: Term, scale: Scale) -> str:
-    return f"{scale(term.seconds)} ({scale(term.low)} to {scale(term.high)})"
+def _interval(term: Term | None, scale: Scale) -> str:
+    return "-" if term is None else f"{scale(term.seconds)} ({bounds(term, scale)})"
 
 
 def _share(seconds: float, d: Decomposition, scale: Scale) -> str:
@@ -172,7 +167,7 @@ def algorithm(r: Row, site: ConvSite) -> str:
     spent: Counter[str] = Counter()
     for one in r.passes:
         for k in one.kernels:
-            if place(k) == (CONV, site):
+            if place(k) == (CONV, site) and k.algorithm:
                 spent[k.algorithm] += k.end - k.start  # type: ignore[assignment]
     return max(spent, key=lambda words: (spent[words], words), default="")
 

@@ -6,17 +6,24 @@ that. What is listed of a difference, all else and the residual sum to it, up to
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
 from xframe.analysis.counterfactuals import Counterfactual
 from xframe.analysis.explanation import Explanation
 from xframe.analysis.shares import CALL, GAPS, OUTSIDE, PROFILER
-from xframe.analysis.terms import Decomposition, Term
+from xframe.analysis.terms import APART, TOGETHER, Decomposition, Term, joined, total
 from xframe.results import Measurement
 from xframe.types import KINDS, Case, Outcome
 
+#: The terms in short.
+TERM = {
+    "floor": "floor", "headroom": "best above floor", "algorithm": "algorithm", "quality": "kernel quality",
+    "convolutions": "convolution kernels", "operators": "other kernels", "layout": "layout and copies",
+    "overhead": "overhead", "residual": "residual",
+}  # fmt: skip
 LAYOUT, OVERHEAD = "layout changes and copies", "overhead outside kernels"
 #: Parts of the terms in words; a name that is missing stands for itself.
 KIND = {
@@ -36,6 +43,8 @@ _UNFIT = (
 )
 #: Share of a row's time in its residual above which its terms are not told as facts.
 UNFIT = 0.1
+#: Shares of a row's time above which a decomposition is doubtful: its residual, and kernels of no known kind.
+RESIDUAL, UNATTRIBUTED = 0.03, 0.02
 
 Item = tuple[str, Term]
 
@@ -55,7 +64,10 @@ class Scale:
         return round(seconds * 1e3, self.places) == 0
 
     def within(self, term: Term) -> str:
-        """``4.6 +- 0.2``, by the farther end of the interval; ``4.6 (4.5 to 5.2)`` where the ends are not alike."""
+        """``4.6 +- 0.2``, by the farther end of the interval; ``4.6 (4.5 to 5.2)`` where the ends are not alike; the
+        number alone where nothing is known of its interval."""
+        if not bounded(term):
+            return self(term.seconds)
         below, above = term.seconds - term.low, term.high - term.seconds
         if max(below, above) > 2 * max(min(below, above), 0.0) and not self.is_zero(max(below, above)):
             return f"{self(term.seconds)} ({self(term.low)} to {self(term.high)})"
@@ -78,6 +90,16 @@ def where(case: Case) -> str:
     return f"batch {case.batch}, {case.threads} thread{'s' * (case.threads != 1)}"
 
 
+def bounded(term: Term) -> bool:
+    """Whether there is an interval."""
+    return math.isfinite(term.low) and math.isfinite(term.high)
+
+
+def bounds(term: Term, scale: Callable[[float], str]) -> str:
+    """``4.5 to 5.2``, or that there is no such interval."""
+    return f"{scale(term.low)} to {scale(term.high)}" if bounded(term) else "unknown"
+
+
 def known(term: Term) -> bool:
     """Whether it is distinguishable from 0."""
     return term.low > 0 or term.high < 0
@@ -88,14 +110,18 @@ def fits(d: Decomposition) -> bool:
     return abs(d["residual"].seconds) <= UNFIT * d.wall.seconds
 
 
-def total(name: str, terms: Iterable[Term]) -> Term:
-    """Their sum; where one has no resamples, all that the intervals leave open."""
-    found = list(terms)
-    replicates = [t.replicates for t in found if t.replicates is not None]
-    sums = (sum(t.seconds for t in found), sum(t.low for t in found), sum(t.high for t in found))
-    if not found or len(replicates) < len(found) or len({len(r) for r in replicates}) > 1:
-        return Term(name, *sums)
-    return Term.of(name, np.concatenate([[sums[0]], np.sum(replicates, axis=0)]))
+def doubt(d: Decomposition) -> str:
+    """What of a decomposition is too large to rely on the rest of it; empty where nothing is."""
+    left, unknown = d["residual"].seconds / d.wall.seconds, d.unattributed_share
+    found = [f"the residual is {left:.0%}"] if abs(left) > RESIDUAL else []
+    found += [f"kernels of no known kind are {unknown:.0%}"] if unknown > UNATTRIBUTED else []
+    return f"{' and '.join(found)} of the time of" if found else ""
+
+
+def doubts(named: Iterable[tuple[str, Decomposition]]) -> list[str]:
+    """One sentence on all that is doubtful, given rows with their names; none where nothing is."""
+    found = [f"{why} {name}" for name, d in named if (why := doubt(d))]
+    return [f"Take with care: {'; '.join(found)}."] if found else []
 
 
 def sentences(explanation: Explanation) -> list[str]:
@@ -105,6 +131,7 @@ def sentences(explanation: Explanation) -> list[str]:
     return [
         *(difference(fast, slow) for fast, slow in explanation.pairs()),
         *map(goes, explanation.decompositions),
+        *doubts((f"{row(d.case)} at {where(d.case)}", d) for d in explanation.decompositions if d.case is not None),
         *map(unexplained, explanation.unexplained()),
         *(counterfactual(c) + (_UNFIT if id(c.case) in unfit else "") for c in explanation.counterfactuals),
         *map(prediction, best),
@@ -114,10 +141,15 @@ def sentences(explanation: Explanation) -> list[str]:
 def items(d: Decomposition) -> list[Item]:
     """What a difference is made of, residual apart: kernels by kind, layout, overhead; they sum to it."""
     shared = [("floor and best kernels", total("shared", (d["floor"], d["headroom"])))]
-    conv = [(KIND["conv"], total("conv", (d["algorithm"], d["quality"])))]
+    conv = [(KIND["conv"], _convolutions(d))]
     others = [(KIND.get(p.name, p.name), p) for p in d["operators"].parts]
     moved = [(KIND.get(p.name, p.name), p) for p in d["layout"].parts]
     return [*shared, *conv, *others, *moved, *_overhead(d["overhead"])]
+
+
+def _convolutions(d: Decomposition) -> Term:
+    """What they take above the best kernels."""
+    return total("conv", (t for t in d.terms if t.name in (*APART, TOGETHER)))
 
 
 def _overhead(term: Term) -> list[Item]:
@@ -151,9 +183,12 @@ def difference(fast: Decomposition, slow: Decomposition) -> str:
         share = f"{d.wall.seconds / slow.wall.seconds:.0%}"
         text = f"{one} is {scale.within(d.wall)} ms ({share}) faster than {other} at {place}: {', '.join(parts)}"
     else:
+        apart = f"between {scale(d.wall.low)} and {scale(d.wall.high)}" if bounded(d.wall) else (
+            "in one round, which does not tell how rounds differ"
+        )  # fmt: skip
         text = (
-            f"{one} and {other} are not distinguishable at {place}: {scale(d.wall.seconds)} ms apart, between"
-            f" {scale(d.wall.low)} and {scale(d.wall.high)}; what {one} saves: {', '.join(parts)}"
+            f"{one} and {other} are not distinguishable at {place}: {scale(d.wall.seconds)} ms apart, {apart}; what"
+            f" {one} saves: {', '.join(parts)}"
         )
     unclear = ", ".join(f"{n} ({scale.within(t)})" for n, t in sorted(open_, key=_size))
     text += f". Not distinguishable from 0: {unclear}." if unclear else "."
@@ -165,34 +200,29 @@ def _size(item: Item) -> float:
 
 
 def _of_convolutions(name: str, d: Decomposition, scale: Scale) -> str:
-    """Algorithm and quality beside the convolution kernels, where the choice of an algorithm is part of it."""
-    if name != KIND["conv"] or not known(d["algorithm"]) or scale.is_zero(d["algorithm"].seconds):
+    """Algorithm and quality beside the convolution kernels, where the choice of an algorithm is part of it; and how
+    much of them is in convolutions where nobody can tell."""
+    algorithm = d.term("algorithm")
+    if name != KIND["conv"] or algorithm is None or not known(algorithm) or scale.is_zero(algorithm.seconds):
         return ""
-    return f" (algorithm {scale(d['algorithm'].seconds)}, quality {scale(d['quality'].seconds)})"
+    both = d.term(TOGETHER)
+    text = f"algorithm {scale(algorithm.seconds)}, quality {scale(d['quality'].seconds)}"
+    return f" ({text}{f', not told apart {scale(both.seconds)}' if both else ''})"
 
 
 def spent(d: Decomposition) -> list[Item]:
     """What a row's time is spent on: kernels by kind, layout, overhead; with the residual they sum to it."""
-    best = {t.name: t for t in _joined(d["floor"].parts, d["headroom"].parts)}
+    best = {t.name: t for t in joined(d["floor"].parts, d["headroom"].parts)}
     sites = [t for name, t in best.items() if name not in KINDS]
-    conv = [(KIND["conv"], total("conv", (*sites, d["algorithm"], d["quality"])))] if sites else []
-    kinds = {t.name: t for t in _joined([best[k] for k in best if k in KINDS], d["operators"].parts)}
+    conv = [(KIND["conv"], total("conv", (*sites, _convolutions(d))))] if sites else []
+    kinds = {t.name: t for t in joined([best[k] for k in best if k in KINDS], d["operators"].parts)}
     found = [*conv, *((KIND[k], t) for k, t in kinds.items())]
     return [*found, (LAYOUT, d["layout"]), (OVERHEAD, d["overhead"])]
 
 
-def _joined(*lists: Sequence[Term]) -> list[Term]:
-    """Terms of the same name added up."""
-    found: dict[str, list[Term]] = {}
-    for term in (t for one in lists for t in one):
-        found.setdefault(term.name, []).append(term)
-    return [total(name, terms) for name, terms in found.items()]
-
-
 def savings(d: Decomposition) -> list[Item]:
     """What a row would save, each change by itself, the largest first; only what is distinguishable from 0."""
-    best = total("conv", (d["algorithm"], d["quality"]))
-    found = [(f"the best {KIND['conv']} measured here", best)]
+    found = [(f"the best {KIND['conv']} measured here", _convolutions(d))]
     found += [(f"the best {KIND.get(p.name, p.name)} measured here", p) for p in d["operators"].parts]
     found += [("no layout changes and copies", d["layout"]), ("no overhead outside kernels", d["overhead"])]
     return sorted(((n, t) for n, t in found if t.low > 0), key=_size)
@@ -211,7 +241,8 @@ def goes(d: Decomposition) -> str:
         return text + _UNFIT
     if gains:
         name, term = gains[0]
-        text += f" What would change most: {name}, -{scale.within(term)} ms."
+        less = Term(name, -term.seconds, -term.high, -term.low)
+        text += f" What would change most: {name}, {scale.within(less)} ms."
     else:
         text += " Nothing that was measured here would make it distinguishably faster."
     if d["headroom"].low > 0:
@@ -249,11 +280,18 @@ def counterfactual(c: Counterfactual) -> str:
     elif not c.changes:
         text += " Nothing changes."
     elif c.measured is None:
-        text += " The executor has no row of the lowerings that it uses, so that nothing is measured."
+        text += f" Nothing is measured: {c.reason or 'the executor has no row of the lowerings that it uses'}."
     else:
         before = f"predicted {_change(c.predicted, scale)}, " if c.predicted is not None else ""
         text += f" The executor, which ran both plans: {before}measured {_change(c.measured, scale)}."
+        if c.predicted is not None and not _meet(c.predicted, c.measured):
+            text += " The two exclude each other: kernels took other times in other plans than these intervals allow."
     return text + (f" ({'; '.join(c.notes)}.)" if c.notes else "")
+
+
+def _meet(one: Term, other: Term) -> bool:
+    """Whether their intervals do."""
+    return one.low <= other.high and other.low <= one.high
 
 
 def _change(term: Term, scale: Scale) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from xframe.analysis.ablations import ablations
-from xframe.analysis.decomposition import Decomposition
+from xframe.analysis.decomposition import CPU, Decomposition
 from xframe.errors import Unavailable
 from xframe.report import page_words as words
 from xframe.report.charts import Chart
@@ -26,6 +26,7 @@ from xframe.report.charts_terms import HEAD as TERMS_HEAD
 from xframe.report.charts_terms import MEANINGS, terms
 from xframe.report.charts_terms import rows as rows_of_terms
 from xframe.report.charts_times import times
+from xframe.report.explain_words import TERM
 from xframe.report.page_html import document, esc, items, style, table, tag
 from xframe.report.page_rows import Group, groups
 from xframe.report.page_sites import SiteTimes
@@ -35,8 +36,9 @@ from xframe.store import finite
 from xframe.worker.wire import plain
 
 TERMS_CAPTION = (
-    "Each bar is the median time of a row; its parts sum to it, those below zero to the left. Thin lines are 95 %"
-    " intervals, each at the end of its part; the triangle below is the whole."
+    "Each bar is the interquartile mean of a row's samples, to which its parts sum, those below zero to the left; other"
+    " times on this page are medians. Thin lines are 95 % intervals, each at the end of its part; the triangle below is"
+    " the whole."
 )
 #: Rows of a chart's table that are worth their paper.
 PRINTED = 60
@@ -170,7 +172,7 @@ def _terms(every: Sequence[Group], decompositions: Sequence[Decomposition], draw
         body += tag("details", tag("summary", "all parts of all terms") + whole, cls="long")
     if not body:
         return tag("p", "No row of this run has a profile that could be explained: xframe explain makes one that has.")
-    meanings = "".join(tag("dt", esc(name)) + tag("dd", esc(text)) for name, text in MEANINGS.items())
+    meanings = "".join(tag("dt", esc(TERM[name])) + tag("dd", esc(text)) for name, text in MEANINGS.items())
     return tag("details", tag("summary", "what the terms are") + tag("dl", meanings), cls="numbers") + body
 
 
@@ -205,6 +207,8 @@ def _roofline(run: Run, every: Sequence[Group], drawn) -> str:
     body = ""
     for i, group in enumerate(every):
         machine, layers = run.machines.get(group.case.threads), run.layers.get(group.case.batch)
+        if group.case.device != CPU:  # its roofs are none of a CPU's
+            continue
         if machine is not None and layers:
             body += drawn([roofline(group, layers, machine, f"roofline-{i}")])
     return body or tag(

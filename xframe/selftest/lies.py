@@ -42,7 +42,7 @@ _PYTORCH, _TVM = "xframe.selftest.pytorch_lies", "xframe.selftest.tvm_lies"
 
 LIES: dict[str, Lie] = {
     "spin": Lie("a busy loop before the first layer", f"{_PYTORCH}:SpinInDispatch", "overhead"),
-    "kernel": Lie("one convolution computed again", f"{_PYTORCH}:SlowKernel", "quality", at_layer=True),
+    "kernel": Lie("one convolution computed again", f"{_PYTORCH}:SlowKernel", "convolutions", at_layer=True),
     "transpose": Lie("an image to channels-last and back", f"{_PYTORCH}:NeedlessTranspose", "layout"),
     "allocation": Lie("large tensors made and freed", f"{_PYTORCH}:AllocationStorm", "overhead", "allocation"),
     "cached": Lie("an output computed once, shown ever after", f"{_PYTORCH}:CachedOutput", Outcome.MISMATCH.value),
