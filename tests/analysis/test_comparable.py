@@ -6,7 +6,7 @@ import pytest
 
 from tests.drifting import measurement, run
 from xframe.analysis import comparable
-from xframe.analysis.comparable import ROW_FACTS, RUN_FACTS, of_rows, of_runs
+from xframe.analysis.comparable import ROW_FACTS, RUN_FACTS, apart, of_rows, of_runs
 from xframe.results import LayerWork
 from xframe.types import Artifact, ConvSite, Plan, SiteRecord, TensorInfo
 
@@ -150,3 +150,13 @@ def test_names_are_told_once():
     assert comparable.Difference("a", None, 1, True, "why").to_json() == {
         "name": "a", "old": None, "new": 1, "refused": True, "why": "why",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("fact", "why"), [
+    ("tf32", "tf32 True, not False (products of 10 bits are another computation)"),
+    ("products", "products tf32, not float32 (products of fewer bits are another computation)"),
+    ("options", ""), ("coverage", ""), ("layout", ""), ("schedules", ""),
+])  # fmt: skip
+def test_rows_of_one_result_are_ranked_unless_they_compute_something_else(fact, why):
+    first, row = ROWS[fact]
+    assert apart(row, first) == why

@@ -9,7 +9,9 @@ from tests import report_samples as samples
 from xframe.analysis.decomposition import explained
 from xframe.report import explain_words
 from xframe.report import page_words as words
+from xframe.report.charts_times import times
 from xframe.report.page_rows import groups, name
+from xframe.report.page_tables import rows, texts
 from xframe.results import Measurement, Run
 from xframe.types import Case, Outcome, Plan
 
@@ -48,6 +50,29 @@ def test_what_can_t_be_told_apart_is_not_ranked():
     (line,) = told(row("pytorch", *steady(0.010, 0.1)), row("jax", *steady(0.01002, 0.1)))
     assert line.endswith("can't be told from it by these samples.")
     assert "times" not in line
+
+
+def narrow(seconds, tf32=True):
+    return replace(row("pytorch", *steady(seconds)), environment={"tf32": tf32})
+
+
+def test_products_of_fewer_bits_are_told_apart():
+    lines = told(narrow(0.020, False), narrow(0.018, False), narrow(0.010))
+    assert lines[0].startswith("Fastest is pytorch, 18.0")
+    lines = told(narrow(0.020, False), narrow(0.010))
+    assert lines[0].startswith("pytorch takes 20.0")
+    assert lines[0].endswith("n 100).")
+    assert lines[1].startswith("Not held against the others: pytorch (10.0")
+    assert lines[1].endswith("ms); tf32 True, not False (products of 10 bits are another computation).")
+
+
+def test_the_tables_and_charts_of_a_report_rank_as_the_sentences_do():
+    (group,) = groups(Run(2, "2026", (), {}, (narrow(0.020, False), narrow(0.010), narrow(0.030, False))))
+    assert [r[-1] for r in times(group, "times").rows] == ["-", "1.00", "1.50"]
+    assert [e.number for e in group.ranked] == [1, 3]
+    (told,) = [t for e in group.entries for t in texts(e, group)]
+    assert told.startswith("not ranked with the others: tf32 True, not False")
+    assert rows(group).count(">1.00<") == 1
 
 
 def test_one_visit_tells_nothing_of_drift():

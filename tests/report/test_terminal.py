@@ -2,6 +2,7 @@
 
 import io
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -74,6 +75,22 @@ def test_a_row_that_is_not_ok_never_shows_a_time_nor_sets_the_best():
     assert cells(report, "jax", "tvm", "fft") == ["UNSUPPORTED", "-", "-", "-", "-", "-", "-", "2"]
     assert f"[1] MISMATCH: {LONG}\n" in report  # whole, on one line that a search can find
     assert "[2] UNSUPPORTED: not here\n" in report
+
+
+def test_products_of_fewer_bits_are_not_ranked_with_float32():
+    """Neither as the best row, nor as the best of a site; and both sides say why."""
+    where = {"kernels": ((CONV1, 2e-3), (CONV2, 2e-3))}
+    found = {n: measurement("jax", "tvm", 0.01, Plan(n), **where) for n in ("gemm", "gemm_tf32")}
+    fast = measurement("jax", "tvm", 0.005, Plan("gemm_tf32"), kernels=((CONV1, 1e-3), (CONV2, 1e-3)))
+    for name, m in (("gemm", found["gemm"]), ("gemm_tf32", fast)):
+        found[name] = replace(m, sites=tuple(SiteRecord(s, "c", name, name) for _, s in SITES))
+    report = text(measurement("jax", "native", 0.02), found["gemm"], found["gemm_tf32"])
+    assert cells(report, "jax", "native", "auto", "OK")[3] == "2.00"
+    assert cells(report, "jax", "tvm", "gemm", "OK")[3] == "1.00"
+    assert cells(report, "jax", "tvm", "gemm_tf32", "OK")[3] == "-"
+    assert "not ranked with the others: products tf32, not float32 (products of fewer bits are another" in report
+    (line,) = [x for x in report.splitlines() if x.startswith("3x224")]
+    assert line.split()[-2:] == ["2.000*", "1.000"]
 
 
 def test_equal_notes_are_told_once():

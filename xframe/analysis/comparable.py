@@ -73,6 +73,12 @@ def of_rows(
     return tuple(d for d in (*found, *_others(old, new)) if d.name not in intended)
 
 
+def apart(row: Measurement, first: Measurement) -> str:
+    """Why a row of a result is not ranked with the ``first`` of its rows, in words; empty where it may be."""
+    found = (d for d in of_rows(first, row, intended=VARIED) if d.refused)
+    return "; ".join(f"{d.name} {_word(d.new)}, not {_word(d.old)} ({d.why})" for d in found)
+
+
 def _differences(
     facts: Iterable[Fact[T]], old: T, new: T, allowed: Collection[str], told: bool
 ) -> Iterable[Difference]:
@@ -174,9 +180,11 @@ def _tf32(m: Measurement) -> bool | None:
     return None if found is None else str(found).lower() in ("true", "1", "on")
 
 
-def _products(m: Measurement) -> list[str] | None:
-    """The types that forced lowerings multiply."""
-    return sorted({LOWERINGS[s.selected].products or "float32" for s in m.sites if s.selected in LOWERINGS}) or None
+def _products(m: Measurement) -> list[str]:
+    """The types that forced lowerings multiply; what picks by itself multiplies float32, but for TF32."""
+    return sorted({LOWERINGS[s.selected].products or "float32" for s in m.sites if s.selected in LOWERINGS}) or [
+        "float32"
+    ]
 
 
 def _workspace(m: Measurement) -> Any:
@@ -239,9 +247,11 @@ ROW_FACTS: tuple[Fact[Measurement], ...] = (
     Fact("cpus", False, "pinned to other CPUs", _recorded("cpus")),
 )
 
+#: What rows of one result differ in on purpose, though it decides about their times.
+VARIED = ("options", "coverage")
 #: What is in the environment of a row and told above, told of the run, or other each time.
 _COVERED = frozenset(
     ("tf32", "use_tf32", "matmul_precision", "io_binding", "layout", "gpu", "cudnn_benchmark", "cpus", "threads",
      "workspace_limit", "visits", "warmups", "settled", "foreign_load", "gpu_states", "device_clock", "disturbed",
-     "starts_at_once", "processes", "stderr", "ablation")
+     "profiled", "starts_at_once", "processes", "stderr", "ablation")
 )  # fmt: skip

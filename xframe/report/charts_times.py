@@ -19,9 +19,9 @@ def times(group: Group, name: str) -> Chart | None:
     entries = group.timed
     if not entries:
         return None
-    fastest = entries[0].median
+    fastest = {e.number: None if e.number in group.apart else group.ranked[0].median for e in entries}
     each = max(DRAWN // len(entries), 20)
-    shown = [_dots(entry, i, each) for i, entry in enumerate(entries)]
+    shown = [_dots(entry, i, each, entry.median == fastest[entry.number]) for i, entry in enumerate(entries)]
     medians = {
         "type": "scatter",
         "mode": "markers",
@@ -41,8 +41,8 @@ def times(group: Group, name: str) -> Chart | None:
             "width": 5,
         },
     }
-    texts = [f"{label(e.name)}  <b>{ms(e.median)} ms</b>" + _times(e.median / fastest) for e in entries]
-    far = entries[-1].median > FAR * fastest
+    texts = [f"{label(e.name)}  <b>{ms(e.median)} ms</b>" + _times(e.median, fastest[e.number]) for e in entries]
+    far = entries[-1].median > FAR * entries[0].median
     x = axis("ms, each dot a timed pass" + (" (logarithmic)" if far else ""), type="log" if far else "linear")
     x |= {} if far else {"rangemode": "tozero"}
     left_out = sum(len(e.measurement.samples) for e in entries) - sum(len(s["x"]) for s in shown)
@@ -63,20 +63,22 @@ def times(group: Group, name: str) -> Chart | None:
             showlegend=False,
         ),
         HEAD,
-        [row(e, fastest) for e in entries],
+        [row(e, fastest[e.number]) for e in entries],
         (0, 2, 3, 4, 5),
     )
 
 
-def row(entry: Entry, fastest: float) -> Sequence[str]:
-    """The cells of :data:`HEAD`."""
+def row(entry: Entry, fastest: float | None) -> Sequence[str]:
+    """The cells of :data:`HEAD`; ``fastest``: None where the row is not ranked."""
     q1, median, q3 = entry.quartiles
     return (str(entry.number), entry.name, ms(median), f"{ms(q1)} to {ms(q3)}", str(len(entry.measurement.samples)),
-            f"{median / fastest:.2f}")  # fmt: skip
+            f"{median / fastest:.2f}" if fastest else "-")  # fmt: skip
 
 
-def _times(ratio: float) -> str:
-    return f"  {ratio:.2f} x fastest" if ratio > 1 else "  fastest"
+def _times(median: float, fastest: float | None) -> str:
+    if fastest is None:
+        return "  not ranked"
+    return f"  {median / fastest:.2f} x fastest" if median > fastest else "  fastest"
 
 
 def _hover(entry: Entry) -> str:
@@ -85,7 +87,7 @@ def _hover(entry: Entry) -> str:
     return f"{label(entry.name)}<br>median {ms(median)} ms<br>quartiles {ms(q1)} to {ms(q3)} ms<br>n {count}"
 
 
-def _dots(entry: Entry, place: int, most: int) -> dict:
+def _dots(entry: Entry, place: int, most: int, fastest: bool) -> dict:
     """The samples of a row: a line of dots for each round."""
     rounds = entry.measurement.rounds
     x: list[float] = []
@@ -103,5 +105,5 @@ def _dots(entry: Entry, place: int, most: int) -> dict:
         "y": y,
         "hoverinfo": "text",
         "hovertext": texts,
-        "marker": {"size": 5, "opacity": 0.6, "color": ORANGE if place == 0 else SKY},
+        "marker": {"size": 5, "opacity": 0.6, "color": ORANGE if fastest else SKY},
     }

@@ -76,7 +76,7 @@ def _lines(run: Run, decompositions: Sequence[Decomposition], name: str, sha256:
         machine = run.machines.get(group.case.threads)
         if machine is not None and layers:
             yield from _chart(roofline(group, layers, machine, f"roofline-{i}"), "Roofline")
-        told = [(f"{e.number}. {e.name}", one) for e in group.entries for one in texts(e)]
+        told = [(f"{e.number}. {e.name}", one) for e in group.entries for one in texts(e, group)]
         told += [(page_words.called(d), one) for d in own for one in d.notes]
         if told:
             yield "### Reasons and notes\n"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from pathlib import PurePath
 
+from xframe.analysis.comparable import apart
 from xframe.analysis.labels import planned
 from xframe.results import Measurement, Run
 from xframe.types import Case, Outcome
@@ -62,6 +64,18 @@ class Group:
     def timed(self) -> list[Entry]:
         """The OK rows, the fastest first; without those of an ablation, which are held against each other alone."""
         return sorted((e for e in self.entries if e.ok and not e.tried), key=lambda e: e.median)
+
+    @property
+    def ranked(self) -> list[Entry]:
+        """Those of :attr:`timed` that may be held against the first of the run, the fastest first."""
+        return [e for e in self.timed if e.number not in self.apart]
+
+    @cached_property
+    def apart(self) -> dict[int, str]:
+        """Why others may not, in words, by their numbers: their products have fewer bits."""
+        first = min(self.timed, key=lambda e: e.number, default=None)
+        reasons = {e.number: apart(e.measurement, first.measurement) for e in self.timed if first is not None}
+        return {number: why for number, why in reasons.items() if why}
 
 
 def groups(run: Run) -> list[Group]:

@@ -30,16 +30,19 @@ class Cell:
 
 @dataclass(frozen=True)
 class SiteTimes:
-    """``sites``: in the order of the network. A cell is missing where no kernel could be joined to the site."""
+    """``sites``: in the order of the network. A cell is missing where no kernel could be joined to the site.
+    ``unranked``: columns of rows that are not held against the others."""
 
     sites: tuple[ConvSite, ...]
     columns: tuple[str, ...]
     cells: dict[tuple[ConvSite, str], Cell]
     labels: dict[ConvSite, str]
+    unranked: frozenset[str] = frozenset()
 
     def best(self, site: ConvSite) -> str | None:
         """The column that is fastest there by its own doing: a fallback's time is no merit of where it stands."""
-        own = {c: cell.seconds for c in self.columns if (cell := self.cells.get((site, c))) and not cell.fell_back}
+        columns = [c for c in self.columns if c not in self.unranked]
+        own = {c: cell.seconds for c in columns if (cell := self.cells.get((site, c))) and not cell.fell_back}
         return min(own, key=own.__getitem__, default=None)
 
     def direct(self, site: ConvSite) -> float | None:
@@ -78,7 +81,9 @@ class SiteTimes:
         if not cells:
             return None
         sites = _order(group, layers, [site for site, _ in cells])
-        return SiteTimes(sites, tuple(sorted(columns, key=_rank)), cells, {s: _label(s, group, layers) for s in sites})
+        labels = {s: _label(s, group, layers) for s in sites}
+        unranked = frozenset(column(e.case) for e in group.timed if e.number in group.apart)
+        return SiteTimes(sites, tuple(sorted(columns, key=_rank)), cells, labels, unranked)
 
 
 def spent(measurement: Measurement) -> dict[ConvSite, tuple[float, ...]]:

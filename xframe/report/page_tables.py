@@ -29,9 +29,9 @@ def origin(run: Run, name: str, sha256: str) -> str:
 
 def rows(group: Group) -> str:
     """All rows of a group in the order of the run, whatever became of them."""
-    fastest = group.timed[0].median if group.timed else None
+    fastest = group.ranked[0].median if group.ranked else None
     head = (*HEAD, BY_DEVICE) if any(e.measurement.device_samples for e in group.entries) else HEAD
-    cells = [_cells(e, fastest)[: len(head)] for e in group.entries]
+    cells = [_cells(e, None if e.number in group.apart else fastest)[: len(head)] for e in group.entries]
     return tag("h3", esc(group.title)) + table(head, cells, (0, *range(6, len(head))), f"rows: {group.title}")
 
 
@@ -44,8 +44,9 @@ def _cells(entry: Entry, fastest: float | None) -> Sequence[str]:
         tag("span", esc(m.outcome.value), cls="verdict"),
     ]
     timed = ["-"] * 4
-    if entry.ok and fastest:
-        timed = [ms(entry.median), ms(flat["iqr_s"]), str(flat["samples"]), f"{entry.median / fastest:.2f}"]
+    if entry.ok:
+        times = f"{entry.median / fastest:.2f}" if fastest else "-"
+        timed = [ms(entry.median), ms(flat["iqr_s"]), str(flat["samples"]), times]
     end = [
         "-" if m.error is None else f"{m.error:.1e}",
         "-" if m.error_ratio is None else f"{m.error_ratio:.2g}",
@@ -62,16 +63,18 @@ def notes(groups: Sequence[Group]) -> str:
     found: dict[str, list[Entry]] = {}
     for group in groups:
         for entry in group.entries:
-            for text in texts(entry):
+            for text in texts(entry, group):
                 found.setdefault(text, []).append(entry)
     return items(f"{_links(entries)}: {esc(text)}" for text, entries in found.items()) or tag("p", "There are none.")
 
 
-def texts(entry: Entry) -> Iterator[str]:
-    """What there is to say of a row."""
+def texts(entry: Entry, group: Group) -> Iterator[str]:
+    """What there is to say of a row of a group."""
     m, flat = entry.measurement, row(entry.measurement)
     if m.reason:
         yield f"{m.outcome.value}: {m.reason}"
+    if entry.number in group.apart:
+        yield f"not ranked with the others: {group.apart[entry.number]}"
     yield from m.notes
     if flat["device_clock"]:
         yield f"{BY_DEVICE}: {flat['device_clock']}"

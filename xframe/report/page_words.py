@@ -90,7 +90,8 @@ def called(decomposition: Decomposition) -> str:
 def _sentences(run: Run, group: Group, decompositions: Sequence[Decomposition]) -> Iterator[str]:
     timed = group.timed
     if timed:
-        yield _fastest(timed)
+        yield _fastest(group)
+    yield from _unranked(group)
     yield from _explained(decompositions)[0]
     times = SiteTimes.of(group, run.layers.get(group.case.batch, ()))
     if times is not None and len(times.columns) > 1:
@@ -127,12 +128,13 @@ def _doubt(decomposition: Decomposition) -> str:
     return f"{listed(found)} of the time of {called(decomposition)}" if found else ""
 
 
-def _fastest(timed: Sequence[Entry]) -> str:
+def _fastest(group: Group) -> str:
+    timed = group.ranked
     first = timed[0]
     q1, median, q3 = first.quartiles
     took = f"{ms(median)} ms (quartiles {ms(q1)} to {ms(q3)}, n {len(first.measurement.samples)})"
     if len(timed) == 1:
-        return f"{first.name} takes {took}; no other row has a time."
+        return f"{first.name} takes {took}" + ("." if group.apart else "; no other row has a time.")
     start = f"Fastest is {first.name}, {took}"
     ratios = [(e.name, ratio(e.measurement.rounds, first.measurement.rounds, paired=True)) for e in timed[1:]]
     level = [other for other, r in ratios if r.low <= 1]
@@ -141,6 +143,16 @@ def _fastest(timed: Sequence[Entry]) -> str:
     (second, near), (last, far) = ratios[0], ratios[-1]
     also = f"; the slowest, {last}, {_times(far)}" if len(ratios) > 1 else ""
     return f"{start}; {second} takes {_times(near)} as long{also}."
+
+
+def _unranked(group: Group) -> Iterator[str]:
+    """Rows that the fastest was not held against, and why."""
+    reasons: dict[str, list[str]] = {}
+    for entry in group.timed:
+        if why := group.apart.get(entry.number):
+            reasons.setdefault(why, []).append(f"{entry.name} ({ms(entry.median)} ms)")
+    for why, names in reasons.items():
+        yield f"Not held against the others: {listed(names)}; {why}."
 
 
 def _times(ratio: Ratio) -> str:

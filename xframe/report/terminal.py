@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from xframe.analysis.comparable import apart
 from xframe.analysis.labels import words
 from xframe.report import native_terminal
 from xframe.results import Measurement, Run
@@ -88,7 +89,9 @@ def _table(rows: Sequence[Measurement], notes: _Notes) -> Table:
     numbers = ("median ms", "IQR", "n", "x best", *(("device ms",) if by_device else ()), "error", "of bound", "notes")
     for name in numbers:
         table.add_column(name, justify="right", no_wrap=True)
-    medians = [statistics.median(m.samples) for m in rows if m.outcome == Outcome.OK]
+    unranked = _unranked(rows)
+    ranked = [m for m in rows if m.outcome == Outcome.OK and id(m) not in unranked]
+    best = min((statistics.median(m.samples) for m in ranked), default=0.0)
     for m in rows:
         flat = row(m)
         texts = [f"{m.outcome.value}: {m.reason}"] if m.reason else []
@@ -96,6 +99,7 @@ def _table(rows: Sequence[Measurement], notes: _Notes) -> Table:
         texts += [_fallback(m)] if m.case.plan.fallback else []
         texts += [text] if (text := _schedules(m)) else []
         texts += [f"device ms: {how}"] if (how := flat["device_clock"]) else []
+        texts += [f"not ranked with the others: {unranked[id(m)]}"] if id(m) in unranked else []
         cells = [
             flat["framework"] or "-",
             flat["backend"],
@@ -105,7 +109,8 @@ def _table(rows: Sequence[Measurement], notes: _Notes) -> Table:
         if m.outcome == Outcome.OK:
             median = statistics.median(m.samples)
             cells += [f"{median * 1e3:.2f}", f"{flat['iqr_s'] * 1e3:.2f}", str(flat["samples"])]
-            cells += [Text(f"{median / min(medians):.2f}", style="bold" if median == min(medians) else "")]
+            times = Text(f"{median / best:.2f}", style="bold" if median == best else "")
+            cells += ["-" if id(m) in unranked else times]
         else:
             cells += ["-"] * 4
         if by_device:
@@ -116,6 +121,12 @@ def _table(rows: Sequence[Measurement], notes: _Notes) -> Table:
         ]
         table.add_row(*cells, notes.mark([*texts, *m.notes]))
     return table
+
+
+def _unranked(rows: Sequence[Measurement]) -> dict[int, str]:
+    """Why a row is not held against the first that has a time, by the ``id`` of each such row."""
+    timed = [m for m in rows if m.outcome == Outcome.OK]
+    return {id(m): why for m in timed if (why := apart(m, timed[0]))}
 
 
 def _fallback(m: Measurement) -> str:
@@ -157,6 +168,8 @@ def _site_table(rows: Sequence[Measurement]) -> Table | None:
     took: dict[tuple[ConvSite, str], dict[str, None]] = {}  # in plans that name one lowering here, another there
     counts: Counter[ConvSite] = Counter()
     columns: dict[str, None] = {}
+    unranked = _unranked(rows)
+    others = {f"{m.case.runner} {m.case.plan.label}" for m in rows if id(m) in unranked}
     for m in rows:
         if m.case.artifact is None:
             continue
@@ -184,7 +197,8 @@ def _site_table(rows: Sequence[Measurement]) -> Table | None:
     for site, found in times.items():
         medians = {c: statistics.median(v) for c, v in found.items()}
         own = {c: value for c, value in medians.items() if (site, c) not in refused}
-        best = min(own, key=own.__getitem__, default=None)  # a fallback's time is no merit of the column it stands in
+        ranked = [c for c in own if c not in others]  # a fallback's time is no merit of the column it stands in
+        best = min(ranked, key=own.__getitem__, default=None)
         cells: list[str | Text] = [words(site) + (f" (x{counts[site]})" if counts[site] > 1 else "")]
         for column in columns:
             text = f"{medians[column] * 1e3:.3f}" if column in medians else "-"
