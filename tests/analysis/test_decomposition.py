@@ -388,3 +388,11 @@ def test_sites_without_layers_are_told_in_words():
     wide = ConvSite(1, 3, (224, 224), 64, (11, 11), (4, 4), (2, 2, 2, 2))
     found = of(measured(one_pass(9.0, (wide, 2.0), (A, 1.0))), layers={})
     assert [p.name for p in found["convolutions"].parts] == ["3x224x224 -> 64, 11x11 /4", "8x9x9 -> 8, 3x3"]
+
+
+def test_another_backend_s_names_for_algorithms_are_its_own():
+    """cuDNN's ``gemm`` writes the column matrix; the executor's on a GPU does not."""
+    plan = Plan("gemm", ((A, "gemm"), (B, "gemm")))
+    rows = (one_pass(9.0, (A, 1.0, "cudnn:gemm"), (B, 1.0, "cudnn:gemm")), forced("gemm", 1.0, 1.0))
+    (group,) = groups(run(measured(rows[0], runner="cudnn", plan=plan), rows[1]))
+    assert [r.lowerings[A] for r in group.rows] == ["gemm_explicit", "gemm"]

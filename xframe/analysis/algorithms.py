@@ -1,8 +1,9 @@
 """Which lowering a convolution was, told from its runner's own words.
 
 The lowerings are those that xframe can force: what counts is the computation, not the code. A column matrix makes
-``gemm``, be it written as a whole or panel by panel; transformed tiles around products make ``winograd`` or ``fft``;
-without either it is ``direct``, whatever the kernel is called.
+``gemm``, be it written as a whole, panel by panel, or on a GPU tile by tile in shared memory, as xframe's own does
+there; one that a GPU writes to its memory first is ``gemm_explicit``, and products of TF32 are ``gemm_tf32``. Transformed
+tiles around products make ``winograd`` or ``fft``; without any of these it is ``direct``, whatever the kernel is called.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ PATTERNS: tuple[tuple[str, str, str], ...] = (
         "an engine of cuDNN that declares none: implicit GEMM or direct; no column matrix is known to be written",
     ),
     (r"indirect[_ ]?(gemm|conv)", "direct", "pixels are read through a table of pointers, no matrix is written"),
+    (r"(implicit|fprop)\w*tf32", "gemm_tf32", "cuDNN's implicit GEMM on tensor cores, which drop bits of float32"),
     (
-        r"implicit|xmma_fprop|cutlass\w*fprop|scudnn|precomputed_convolve", "direct",
-        "cuDNN's implicit GEMM never forms the column matrix: volta_scudnn_128x64_relu_interior_nn_v1, too",
+        r"implicit|xmma_fprop|cutlass\w*fprop|scudnn|precomputed_convolve", "gemm",
+        "cuDNN's implicit GEMM has tiles of the column matrix in shared memory: volta_scudnn_128x64_relu_*, too",
     ),
+    (r"explicit|im2col4d|cudnn:gemm", "gemm_explicit", "cuDNN's explicit GEMM writes the column matrix beforehand"),
     (r"brg_?conv|brgemm", "direct", "oneDNN: batch-reduced products of blocks of the image itself"),
-    (r"im2col|explicit", "gemm", "the column matrix is in the name; cuDNN's explicit GEMM writes it"),
+    (r"im2col", "gemm", "the column matrix is in the name"),
     (r"spatialconv|eigen", "gemm", "Eigen packs patches into panels, which it contracts: im2col panel by panel"),
     (r"gem[mv]|matmul", "gemm", "oneDNN's gemm:jit writes columns; of a 1x1 convolution the image is the matrix"),
     (r"depthwise|_dw\b|_dw[:_]|_c1_k1_", "direct", "one channel at a time has nothing to multiply matrices of"),
@@ -36,6 +39,10 @@ PATTERNS: tuple[tuple[str, str, str], ...] = (
     (r"\bjit(_[a-z0-9]+)*(:|\b)", "direct", "oneDNN's generated kernels other than those above walk the image"),
     (r"\b(ref|simple|naive)(:|\b)", "direct", "loops over the definition"),
 )  # fmt: skip
+
+
+#: Lowerings whose products may be a library's.
+_AROUND_PRODUCTS = ("winograd", "fft", "gemm_explicit")
 
 
 def lowering(words: str) -> str | None:
@@ -50,7 +57,8 @@ def used(kernels: Sequence[Kernel], seconds: Sequence[float], plan: Plan | None 
     """The lowering at each convolution site of a pass: that of the plan, else that of the kernels.
 
     Where the kernels of a site differ in it, the one that most of their ``seconds`` went to; a product of matrices
-    between transforms is part of their algorithm, though its kernel has any product's name.
+    between transforms, or after a column matrix was written, is part of their algorithm, though its kernel has any
+    product's name.
     """
     planned = {site: lowering(name) for site, name in plan.lowerings} if plan else {}
     spent: dict[ConvSite, Counter[str]] = {}
@@ -60,8 +68,8 @@ def used(kernels: Sequence[Kernel], seconds: Sequence[float], plan: Plan | None 
             if (name := lowering(kernel.algorithm)) is not None:
                 known[name] += taken  # type: ignore[assignment]
     for known in spent.values():
-        if transforms := _most(Counter({name: known[name] for name in ("winograd", "fft") if name in known})):
-            known[transforms] += known.pop("gemm", 0)
+        if around := _most(Counter({name: known[name] for name in _AROUND_PRODUCTS if name in known})):
+            known[around] += known.pop("gemm", 0)
     return {site: planned.get(site) or _most(known) for site, known in spent.items()}
 
 

@@ -161,10 +161,13 @@ class Row:
 
     @cached_property
     def lowerings(self) -> dict[ConvSite, str | None]:
-        """What each site was lowered to; None where nobody can tell."""
+        """What each site was lowered to; None where nobody can tell.
+
+        Another backend's plan has its own names for algorithms: there the words of the kernels tell.
+        """
         kernels = [k for p in self.passes for k in p.kernels]
         seconds = [s for spent in self._shares for s in spent]
-        return algorithms.used(kernels, seconds, self.case.plan)
+        return algorithms.used(kernels, seconds, self.case.plan if self.forced else None)
 
 
 def _ordered(one: Profile) -> Profile:
