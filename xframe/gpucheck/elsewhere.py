@@ -49,7 +49,7 @@ def _network(settings: Settings, where: Path, batch: int, entries: Sequence[Entr
 
     def run(place: Path, limit: float) -> Result:
         def others() -> Sequence[Measurement]:
-            told: dict[str, Any] = {"runners": (*networks.PEERS, "cudnn"), "lowerings": _labels()}
+            told: dict[str, Any] = {"runners": (*networks.PEERS, "cudnn"), "lowerings": (AUTO,)}
             return networks.measured(mine, batch, place, limit / 2, progress, **told)[0]
 
         return _beside(others, lambda: _compiled(settings, where, entries, limit / 2, progress))
@@ -62,16 +62,13 @@ def _site(settings: Settings, where: Path, site: str, batch: int, entries: Seque
         path = convolution.write(zoo.spec(entries[0].model), site, batch, place / f"{site}.onnx")
 
         def others() -> Sequence[Measurement]:
-            told: dict[str, Any] = {"runners": ("ort", "cudnn"), "lowerings": _labels()}
+            labels = (*algorithms("cudnn", by_default=True), AUTO)
+            told: dict[str, Any] = {"runners": ("ort", "cudnn"), "lowerings": labels}
             return networks.compared(request(settings, str(path), limit / 2, **told), place, progress)
 
         return _beside(others, lambda: _compiled(settings, where, entries, limit / 2, progress, path))
 
     return Step(f"prebuilt {site} batch {batch}", 0.0, run, {"site": site, "batch": batch, "tuned": False})
-
-
-def _labels() -> tuple[str, ...]:
-    return (*algorithms("cudnn", by_default=True), AUTO)
 
 
 def _beside(

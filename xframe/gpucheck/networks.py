@@ -18,7 +18,12 @@ PEERS = (NATIVE, "ort")
 
 def labels() -> tuple[str, ...]:
     """Every way in which cuDNN and TVM can be told to compute a convolution, and their own choice."""
-    return (*algorithms("cudnn", by_default=True), *registry.defaults(registry.LOWERINGS), AUTO)
+    return (*algorithms("cudnn", by_default=True), *common())
+
+
+def common() -> tuple[str, ...]:
+    """Those of TVM, and of cuDNN what has the same name: all of its algorithms are worth their time at sites alone."""
+    return (*registry.defaults(registry.LOWERINGS), AUTO)
 
 
 def pairs(settings: Settings, runners: Sequence[str]) -> tuple[tuple[str, str], ...]:
@@ -51,11 +56,11 @@ def compared(asked: comparison.Request, place: Path, progress: Progress) -> Sequ
 
 
 def every(settings: Settings, batch: int, share: float, progress: Progress) -> Step:
-    """The network in every runner and lowering."""
+    """The network in every runner and lowering; in cuDNN under the names that it shares with TVM."""
 
     def run(place: Path, limit: float) -> Result:
         runners = (*PEERS, "cudnn", "tvm")
-        return measured(settings, batch, place, limit, progress, runners=runners, lowerings=labels())
+        return measured(settings, batch, place, limit, progress, runners=runners, lowerings=common())
 
     return Step(f"network batch {batch}", share, run, {"network": settings.model, "batch": batch})
 
