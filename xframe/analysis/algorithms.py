@@ -2,8 +2,9 @@
 
 The lowerings are those that xframe can force: what counts is the computation, not the code. A column matrix makes
 ``gemm``, be it written as a whole, panel by panel, or on a GPU tile by tile in shared memory, as xframe's own does
-there; one that a GPU writes to its memory first is ``gemm_explicit``, and products of TF32 are ``gemm_tf32``. Transformed
-tiles around products make ``winograd`` or ``fft``; without any of these it is ``direct``, whatever the kernel is called.
+there; one that a GPU writes to its memory first is ``gemm_explicit``, and products of TF32 are ``gemm_tf32``.
+Transformed tiles around products make ``winograd`` or ``fft``; without any of these it is ``direct``, whatever the
+kernel is called.
 """
 
 from __future__ import annotations
