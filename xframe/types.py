@@ -309,8 +309,8 @@ class SiteRecord:
 
 #: What a kernel computes. ``layout``: the same values in another order or form; ``copy``: the same as they are.
 KINDS = ("conv", "fc", "pool", "norm", "activation", "elementwise", "softmax", "layout", "copy")
-#: What the host does outside kernels.
-HOST = ("python", "dispatch", "allocation", "copy")
+#: What the host does outside kernels; ``wake-up``: it waits until a thread takes up what it was given.
+HOST = ("python", "dispatch", "allocation", "copy", "wake-up")
 
 
 @dataclass(frozen=True)

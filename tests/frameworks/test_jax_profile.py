@@ -131,7 +131,7 @@ def test_the_caller_is_woken_after_the_last_kernel(monkeypatch):
     kernels = jax_profile.of_program(SMALL, 2, hlo)
     (profile,) = jax_profile.Profiler(lambda: None, kernels, SimpleNamespace(platform="cpu")).passes(1)
     assert [(k.name, k.start, k.end) for k in profile.kernels] == [("dot", 2.0, 6.0)]
-    assert ("thread wake-up", 6.0, 7.0, "dispatch") in [(s.name, s.start, s.end, s.kind) for s in profile.host]
+    assert ("thread wake-up", 6.0, 7.0, "wake-up") in [(s.name, s.start, s.end, s.kind) for s in profile.host]
 
 
 def traced(monkeypatch, *traces):

@@ -66,7 +66,7 @@ def test_the_host_s_time_is_told_apart():
         ("Execute", "dispatch", 1.0, 4.0),
         ("AllocateOutput", "allocation", 1.5, 2.0),
         ("TransferToDevice", "copy", 2.0, 2.5),
-        ("thread wake-up", "dispatch", 3.0, 3.5),
+        ("thread wake-up", "wake-up", 3.0, 3.5),
         ("run", "python", 8.0, 8.5),
         ("call", "python", 0.0, 1.0),
         ("return", "python", 8.5, 10.0),

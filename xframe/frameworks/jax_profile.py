@@ -109,5 +109,5 @@ class Profiler:
             host.append(Span("step", 0.0, max(asked), "python"))
         last = max((k.end for k in kernels), default=wall)
         woken = (e.start for e in others if e.name.endswith("::Await") and "_c" in e.stats)  # the end of its wait
-        host += [Span("thread wake-up", last, time, "dispatch") for time in woken if time > last]
+        host += [Span("thread wake-up", last, time, "wake-up") for time in woken if time > last]
         return Profile(wall, tuple(kernels), tuple(host), self._cost * len(events))

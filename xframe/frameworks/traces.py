@@ -111,7 +111,7 @@ def spans(events: Sequence[Event], wall: float, thread: str, waiting: Sequence[s
     found = []
     for event in events:
         if event.name == "ThreadpoolListener::StartRegion" and event.stats.get("_c") in handed:
-            found.append(Span("thread wake-up", handed[event.stats["_c"]].start, event.start, "dispatch"))
+            found.append(Span("thread wake-up", handed[event.stats["_c"]].start, event.start, "wake-up"))
         elif event.end > event.start and not event.name.startswith(tuple(waiting)):
             kind = "python" if "tf_function_call" in event.stats else _kind(event.name)
             found.append(Span(event.name, event.start, event.end, kind))

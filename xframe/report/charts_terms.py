@@ -50,7 +50,7 @@ MEANINGS = {
     "convolutions": "algorithm and quality where they can't be told apart, as nobody says which algorithm ran",
     "operators": "all other layers, against the best kernels measured for them",
     "layout": "changes of layout, and copies",
-    "overhead": "time in which no kernel runs: calls, dispatch, allocation, gaps",
+    "overhead": "time in which no kernel runs: calls, dispatch, allocation, threads waking up, gaps",
     "residual": "what the other terms leave of the timed pass: profiled and timed passes are not the same ones",
 }
 #: Of the table of every part of every term.

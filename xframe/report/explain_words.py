@@ -33,6 +33,7 @@ KIND = {
 }  # fmt: skip
 HOST = {
     "python": "Python", "dispatch": "dispatch", "allocation": "allocation", "copy": "copies by the host",
+    "wake-up": "threads waking up",
     CALL: "call and return", GAPS: "gaps between kernels", PROFILER: "less the profiler's own",
     OUTSIDE: "kernels outside the pass",
 }  # fmt: skip
