@@ -15,7 +15,7 @@ from xframe.analysis.decomposition import TERMS, explained, groups
 from xframe.analysis.passes import turns
 from xframe.report import page_sites
 from xframe.results import LayerWork, Level, Machine
-from xframe.types import ConvSite, Kernel, Outcome, Plan, Profile, Span, Tuned
+from xframe.types import ConvSite, Kernel, Outcome, Plan, Profile, SiteRecord, Span, Tuned
 
 #: 1 MFLOP/ms, 1 kB/ms.
 MACHINE = Machine(1e9, (Level("memory", math.inf, 1e6),))
@@ -396,3 +396,14 @@ def test_another_backend_s_names_for_algorithms_are_its_own():
     rows = (one_pass(9.0, (A, 1.0, "cudnn:gemm"), (B, 1.0, "cudnn:gemm")), forced("gemm", 1.0, 1.0))
     (group,) = groups(run(measured(rows[0], runner="cudnn", plan=plan), rows[1]))
     assert [r.lowerings[A] for r in group.rows] == ["gemm_explicit", "gemm"]
+
+
+def test_products_of_fewer_bits_are_neither_the_best_nor_what_a_lowering_takes():
+    plan = Plan("gemm_tf32", ((A, "gemm_tf32"), (B, "gemm_tf32")))
+    narrow = measured(one_pass(20.0, (A, 0.1), (B, 0.1), ("fc", 6.0)), runner="tvm", plan=plan)
+    narrow = replace(narrow, sites=tuple(SiteRecord(s, "conv", "gemm_tf32", "gemm_tf32") for s in (A, B)))
+    made = run(TORCH, narrow, *FORCED, **NETWORK)
+    (group,) = groups(made)
+    assert group.best(A)[0] == pytest.approx(1.5 * MS)
+    assert sorted(group.lowerings(A)) == ["direct", "gemm", "winograd"]
+    assert any("pytorch tvm gemm_tf32" in n and "fewer bits" in n for n in explained(made)[0].notes)

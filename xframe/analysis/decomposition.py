@@ -26,11 +26,11 @@ T_F(s) and T(l, s) are of all kernels that are tied to s, padding and changes of
 and quality, or in convolutions, where the two can't be told apart: a runner does not say what it used, or no forced
 plan used the same. The floor is 0 where the machine was not calibrated. The notes say why.
 
-**Who may be best.** Rows most of whose kernels are attributed (:data:`COMPLETE`), and that were profiled in several
-rounds, if any was. At a site, those that were seen there
-in every pass. Of a kind with a floor, those that spend time on it: elsewhere it is fused into something. Rows with a
-forced plan that run the same code at x, whatever framework exported the network, count as one, with the median of
-theirs: the least of many equal ones would be a matter of luck.
+**Who may be best.** Rows most of whose kernels are attributed (:data:`COMPLETE`), that were profiled in several rounds,
+if any was, and that may be held against the first (``xframe.analysis.comparable.apart``): their products have as many
+bits. At a site, those that were seen there in every pass. Of a kind with a floor, those that spend time on it:
+elsewhere it is fused into something. Rows with a forced plan that run the same code at x, whatever framework exported
+the network, count as one, with the median of theirs: the least of many equal ones would be a matter of luck.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from functools import cached_property
 import numpy as np
 
 from xframe.analysis.bootstrap import interval
+from xframe.analysis.comparable import apart
 from xframe.analysis.counterfactuals import Costs
 from xframe.analysis.floors import floors
 from xframe.analysis.labels import site_names
@@ -111,9 +112,10 @@ class Group:
         self.names = site_names(self.sites, layers)
         self._zero = np.zeros_like(rows[0].wall)
         self._several = any(r.turns > 1 for r in rows)
+        self._apart = {r.title: apart(r.measurement, rows[0].measurement) for r in rows}
         self._complete = [r for r in self.rows if not self._why(r)]
         self._best: dict[Part, np.ndarray] = {}
-        self.costs = Costs(self.rows)
+        self.costs = Costs(r for r in self.rows if not self._apart[r.title])
 
     def decomposed(self, row: Row) -> Decomposition:
         """The decomposition of one of the rows."""
@@ -264,6 +266,8 @@ class Group:
             return "no kernels were seen"
         if (share := self.unknown(row) / row.wall[0]) > COMPLETE:
             return f"{share:.1%} of its time is in kernels of no known kind or site"
+        if self._apart[row.title]:
+            return f"it is not held against the others, {self._apart[row.title]}"
         return "it was profiled in one round alone" if self._several and row.turns < 2 else ""
 
     def _notes_on_algorithms(self, row: Row) -> Iterator[str]:
