@@ -52,6 +52,10 @@ def test_sentences_and_tables_are_on_stdout_and_written(xframe, fakes, tmp_path)
     assert "residual" in written
     run = store.load(tmp_path / "o")
     assert (set(run.machines), set(run.layers)) == ({1}, {1})
+    assert [c["asked"] for c in run.counterfactuals][-1] == "conv1=winograd"
+    code, out, _ = xframe("report", tmp_path / "o", "--format", "markdown")
+    assert code == 0
+    assert "If tensorflow used conv1=winograd at batch 1, 1 thread" in out.replace("\\", "")
 
 
 def test_json_is_one_object_a_line_each_with_its_kind(xframe, fakes):  # noqa: F811

@@ -120,7 +120,8 @@ class Run:
     """One invocation. ``created`` is ISO 8601 with a time zone, ``command`` the argument list.
 
     ``machines``: what this machine reaches with so many threads, where it was calibrated; ``layers``: the work of the
-    network at each batch.
+    network at each batch. ``counterfactuals``: what other lowerings would give some rows, as
+    :meth:`xframe.analysis.counterfactuals.Counterfactual.to_json` has it, and in words (``sentence``).
     """
 
     schema: int
@@ -130,3 +131,4 @@ class Run:
     measurements: Sequence[Measurement]
     machines: Mapping[int, Machine] = field(default_factory=dict)
     layers: Mapping[int, tuple[LayerWork, ...]] = field(default_factory=dict)
+    counterfactuals: Sequence[Mapping[str, Any]] = ()

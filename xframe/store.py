@@ -13,7 +13,7 @@ from xframe.errors import XframeError
 from xframe.files import atomic
 from xframe.planning import BEST
 from xframe.results import LayerWork, Machine, Measurement, Run
-from xframe.store_rules import RULES, RowFacts, RunFacts
+from xframe.store_rules import RULES, Asked, RowFacts, RunFacts
 from xframe.types import Case, ConvSite, Outcome, Plan
 from xframe.worker.timing import quartiles
 from xframe.worker.wire import artifact_of, plain, profiles_of, sites_of
@@ -132,6 +132,7 @@ def write(run: Run, folder: Path) -> Path:
         "machines": {str(threads): m.to_json() for threads, m in run.machines.items()},
         "layers": finite(plain(run.layers)),
         "rows": [_detailed(m) for m in run.measurements],
+        "counterfactuals": finite(plain(run.counterfactuals)),
     }
     text = json.dumps(content, indent=1, allow_nan=False)
     with atomic(path) as part:
@@ -213,11 +214,13 @@ def load(path: Path) -> Run:
             tuple(map(_measurement, data["rows"])),
             {int(threads): Machine.from_json(machine) for threads, machine in data["machines"].items()},
             {int(batch): tuple(map(_layer, rows)) for batch, rows in data["layers"].items()},
+            tuple(data.get("counterfactuals", ())),
         )
         typed.check(run, Run, RULES)
         typed.check(run.environment, RunFacts, at=("environment",))
         for number, m in enumerate(run.measurements):
             typed.check(m.environment, RowFacts, at=("measurements", str(number), "environment"))
+        typed.check(run.counterfactuals, Sequence[Asked], at=("counterfactuals",))
     except typed.Misfit as e:
         raise XframeError(f"{path} was edited or is damaged: {e}; run it again") from e
     except (AttributeError, KeyError, TypeError, ValueError) as e:

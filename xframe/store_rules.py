@@ -35,14 +35,24 @@ class Tried(Place, total=False):
 class RowFacts(TypedDict, total=False):
     """What others read of the ``environment`` of a row; there is more in it, which is shown as it is.
 
-    ``foreign_load``: CPUs that other processes used, in each visit; ``processes``: how many the row's own were.
+    ``foreign_load``: CPUs that other processes used, in each visit; ``profiled``: after how many rounds how many passes
+    and unprofiled steps were taken; ``processes``: how many the row's own were.
     """
 
     foreign_load: Sequence[float]
+    profiled: Sequence[tuple[int, int, int]]
     processes: int
     device_clock: DeviceClock
     provider_options: Mapping[str, Any] | None
     ablation: Tried
+
+
+class Asked(TypedDict):
+    """What others read of what other lowerings would give a row."""
+
+    batch: int
+    threads: int
+    sentence: str
 
 
 class RunFacts(TypedDict, total=False):
@@ -63,8 +73,9 @@ def _samples(m: Measurement) -> bool:
 
 
 def _predicted(m: Measurement) -> bool:
+    """Of steps that take less than their profiled passes it may be below 0."""
     total = m.prediction.get("total_s", 1.0)
-    return isinstance(total, int | float) and _positive([total])
+    return isinstance(total, int | float) and math.isfinite(total) and total != 0
 
 
 def _sizes(s: ConvSite) -> bool:

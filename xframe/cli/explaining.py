@@ -129,7 +129,9 @@ def _write(result: Explanation, folder: Path) -> str:
     from xframe import files, store
     from xframe.report import explain_terminal, explain_words
 
-    run, path, out = store.write(result.run, folder), folder / "explanation.md", io.StringIO()
+    told = tuple({**c.to_json(), "sentence": explain_words.counterfactual(c)} for c in result.counterfactuals)
+    run = store.write(replace(result.run, counterfactuals=told), folder)
+    path, out = folder / "explanation.md", io.StringIO()
     explain_terminal.render_tables(result, out)
     first = result.run.measurements[0].case
     with files.atomic(path) as part:

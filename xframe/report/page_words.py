@@ -19,9 +19,6 @@ from xframe.report.page_rows import Entry, Group, counted, heading, listed, ms, 
 from xframe.report.page_sites import SiteTimes
 from xframe.results import Run
 
-#: Shares of a row's time above which a decomposition is doubtful: its residual, and kernels of no known kind.
-RESIDUAL, UNATTRIBUTED = 0.03, 0.02
-
 
 @dataclass(frozen=True)
 class Pair:
@@ -96,6 +93,11 @@ def _sentences(run: Run, group: Group, decompositions: Sequence[Decomposition]) 
     times = SiteTimes.of(group, run.layers.get(group.case.batch, ()))
     if times is not None and len(times.columns) > 1:
         yield _best(times)
+    yield from (
+        c["sentence"]
+        for c in run.counterfactuals
+        if (c["batch"], c["threads"]) == (group.case.batch, group.case.threads)
+    )
     yield from (explain_words.prediction(e.measurement) for e in timed if "total_s" in e.measurement.prediction)
     kinds = Counter(e.measurement.outcome.value for e in group.entries if not e.ok)
     if kinds:
@@ -110,22 +112,13 @@ def _explained(decompositions: Sequence[Decomposition]) -> tuple[list[str], list
     goes = [explain_words.goes(d) for d in free]
     short, rest = ([explain_words.difference(p.fast, p.slow) for p in some]
                    for some in (near, [p for p in found if p not in near]))  # fmt: skip
-    doubts = [d for d in map(_doubt, free) if d]
-    short += [f"Take with care: {'; '.join(doubts)}."] if doubts else []
+    short += explain_words.doubts((called(d), d) for d in free)
     return (short + goes, rest) if len(free) <= 2 else (short, goes + rest)
 
 
 def residual(decomposition: Decomposition) -> float:
     """Its residual as a share of the whole."""
     return sum(t.seconds for t in decomposition.terms if t.name == "residual") / decomposition.wall.seconds
-
-
-def _doubt(decomposition: Decomposition) -> str:
-    """What of a decomposition is too large to rely on the rest of it; empty where nothing is."""
-    left, unknown = residual(decomposition), decomposition.unattributed_share
-    found = [f"the residual is {left:.0%}"] if abs(left) > RESIDUAL else []
-    found += [f"kernels of no known kind are {unknown:.0%}"] if unknown > UNATTRIBUTED else []
-    return f"{listed(found)} of the time of {called(decomposition)}" if found else ""
 
 
 def _fastest(group: Group) -> str:
@@ -136,13 +129,21 @@ def _fastest(group: Group) -> str:
     if len(timed) == 1:
         return f"{first.name} takes {took}" + ("." if group.apart else "; no other row has a time.")
     start = f"Fastest is {first.name}, {took}"
-    ratios = [(e.name, ratio(e.measurement.rounds, first.measurement.rounds, paired=True)) for e in timed[1:]]
+    ratios = [
+        (e.name, ratio(e.measurement.rounds, first.measurement.rounds, paired=_beside(e) == _beside(first)))
+        for e in timed[1:]
+    ]
     level = [other for other, r in ratios if r.low <= 1]
     if level:
         return f"{start}; {listed(level)} can't be told from it by these samples."
     (second, near), (last, far) = ratios[0], ratios[-1]
     also = f"; the slowest, {last}, {_times(far)}" if len(ratios) > 1 else ""
     return f"{start}; {second} takes {_times(near)} as long{also}."
+
+
+def _beside(entry: Entry) -> str:
+    """The note on the rows that it was measured in turn with; empty where these are all."""
+    return next((note for note in entry.measurement.notes if note.startswith("group ")), "")
 
 
 def _unranked(group: Group) -> Iterator[str]:
