@@ -15,6 +15,7 @@ from theano_expressions import CASES, REFUSED
 
 from xframe import environments, launch, neutral, onnx_writer, registry, zoo
 from xframe.errors import Unavailable
+from xframe.frameworks.theano_kinds import kind_of
 from xframe.types import ModelSpec, layer
 from xframe.worker import wire
 from xframe.worker.host import plugin_row
@@ -42,6 +43,18 @@ STEM = ModelSpec(
         layer("prob", "softmax"),
     ),
 )
+
+
+@pytest.mark.parametrize(
+    ("name", "op", "kind"),
+    [
+        ("CorrMM", "conv", "conv"), ("Elemwise", "conv", "elementwise"), ("Elemwise", "relu", "activation"),
+        ("Sum", "lrn", "norm"), ("Elemwise", "add", "elementwise"), ("Sort", "conv", ""), ("Scan", "add", ""),
+        ("Sort", "softmax", "softmax"), ("Sort", "", ""), ("Elemwise", "", "elementwise"),
+    ],
+)  # fmt: skip
+def test_what_no_table_has_is_of_no_kind(name, op, kind):
+    assert kind_of(name, op) == kind
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +148,7 @@ def test_each_node_knows_its_layer(opened, batch):
         }
         assert {k.layer for k in kernels if k.kind == "softmax"} == {"prob"}
         assert all(k.layer in {x.name for x in STEM.layers} for k in kernels)
+        assert all(k.kind for k in kernels)
 
 
 def test_a_pass_is_intervals_in_order(opened):

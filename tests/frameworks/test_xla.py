@@ -1,5 +1,7 @@
 """What the instructions of an HLO module compute, and which of them ran."""
 
+import pytest
+
 from xframe.frameworks import xla
 from xframe.frameworks.traces import Event
 from xframe.types import ModelSpec, layer
@@ -95,6 +97,39 @@ def test_instructions_are_what_they_hold():
     assert found["ynn_fusion"] == ("conv", "one")
     assert found["pooling"] == ("pool", "pool")
     assert found["last"] == ("softmax", "soft")
+
+
+@pytest.mark.parametrize(
+    ("instruction", "kind"),
+    [
+        ("sort(%x), dimensions={1}", ""),
+        ("rng(%low, %z), distribution=rng_uniform", ""),
+        ("fft(%x), fft_type=FFT", ""),
+        ('custom-call(%x), custom_call_target="TopK"', ""),
+        ("invented-tomorrow(%x)", ""),
+        ("tanh(%x)", "elementwise"),
+        ("reduce(%x, %low), dimensions={1}, to_apply=%larger", "elementwise"),
+        ("after-all()", "copy"),
+        ('custom-call(%x), custom_call_target="__onednn$matmul"', "fc"),
+        # its layer tells what it is for
+        ('sort(%x), dimensions={1}, metadata={op_name="jit(run)/soft/sort"}', "softmax"),
+        ('sort(%x), dimensions={1}, metadata={op_name="jit(run)/conv/sort"}', ""),
+    ],
+)
+@pytest.mark.parametrize("fused", [False, True])
+def test_what_no_table_has_is_of_no_kind(instruction, kind, fused):
+    """In a fusion it is not outweighed by what is beside it, unless that is a layer's main work."""
+    line = f"  %new = f32[1,8]{{1,0}} {instruction}\n"
+    if fused:
+        beside = "  %beside = f32[1,8]{1,0} add(%x, %x)\n"
+        inside, line = f"%held (x: f32[1,8]) -> f32[1,8] {{\n{beside}{line}}}\n\n", ""
+        text = TEXT.replace("ENTRY", f"{inside}ENTRY")
+        line = "  %new.1 = f32[1,8]{1,0} fusion(%x), kind=kLoop, calls=%held\n"
+    else:
+        text = TEXT
+    text = text.replace("  ROOT %last", f"{line}  ROOT %last")
+    found = xla.program(text, NET, 1, layer_of)["new.1" if fused else "new"].kind
+    assert found == ("elementwise" if fused and kind == "copy" else kind)
 
 
 def test_what_has_no_metadata_is_of_the_layer_that_reads_it():

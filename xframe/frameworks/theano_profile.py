@@ -9,20 +9,10 @@ from theano.compile.mode import Mode, get_default_mode
 from theano.gof.vm import VM_Linker
 
 from xframe.frameworks.shapes import sites
+from xframe.frameworks.theano_kinds import kind_of
 from xframe.frameworks.theano_layers import Layers
 from xframe.types import Kernel, ModelSpec, Profile, Span
 
-#: Class of an operator -> what it computes; the others compute what their layer does.
-_KIND = {
-    "CorrMM": "conv", "Gemm": "fc", "Dot22": "fc", "Dot22Scalar": "fc", "Dot": "fc", "Gemv": "fc", "CGemv": "fc",
-    "Pool": "pool", "Softmax": "softmax", "SoftmaxWithBias": "softmax", "Join": "copy", "IncSubtensor": "copy",
-    "Alloc": "copy", "AllocEmpty": "copy", "Subtensor": "copy", "DimShuffle": "layout", "Reshape": "layout",
-}  # fmt: skip
-_LAYER_KIND = {
-    "conv": "elementwise", "fc": "elementwise", "batchnorm": "norm", "lrn": "norm", "relu": "activation",
-    "relu6": "activation", "maxpool": "pool", "avgpool": "pool", "softmax": "softmax", "add": "elementwise",
-    "concat": "copy", "flatten": "layout", "dropout": "copy",
-}  # fmt: skip
 #: Calls of the calibration.
 _CALLS = 2000
 
@@ -46,7 +36,7 @@ class Profiler:
         self._kernels: List[Kernel] = []
         for node in machine.nodes:
             layer = layers.of(node)
-            kind = _KIND.get(type(node.op).__name__) or _LAYER_KIND.get(ops.get(layer, ""), "elementwise")
+            kind = kind_of(type(node.op).__name__, ops.get(layer, ""))
             words = algorithm if kind == "conv" else ""
             site = known.get(layer) if kind == "conv" else None
             self._kernels.append(Kernel(str(node.op), 0.0, 0.0, site, "", kind, layer, words))

@@ -31,7 +31,8 @@ WORK = "xframe.work"
 #: Instructions that run others; their own time is the runtime's.
 CALLERS = ("call", "while", "conditional", "async-start", "async-done")
 #: Those that take no time of their own.
-_FREE = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "reshape", "broadcast", "iota")
+_FREE = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "reshape", "broadcast", "iota", "after-all",
+         "optimization-barrier", "add-dependency")  # fmt: skip
 _MOVES = (
     "copy",
     "pad",
@@ -43,6 +44,15 @@ _MOVES = (
     "gather",
     "scatter",
 )
+#: Those that compute each element of their result by itself, or of some of their operand's.
+_ELEMENTWISE = frozenset((
+    "abs", "add", "and", "atan2", "bitcast-convert", "cbrt", "ceil", "clamp", "compare", "complex", "convert",
+    "cosine", "count-leading-zeros", "divide", "erf", "exponential", "exponential-minus-one", "floor", "imag",
+    "is-finite", "log", "log-plus-one", "logistic", "map", "maximum", "minimum", "multiply", "negate", "not", "or",
+    "popcnt", "power", "real", "reduce", "reduce-precision", "reduce-window", "remainder", "round-nearest-afz",
+    "round-nearest-even", "rsqrt", "select", "select-and-scatter", "shift-left", "shift-right-arithmetic",
+    "shift-right-logical", "sign", "sine", "sqrt", "stochastic-convert", "subtract", "tan", "tanh", "xor",
+))  # fmt: skip
 #: A layer's op -> the kind of what computes it and is neither a product nor a move.
 _KINDS = {
     "batchnorm": "norm", "lrn": "norm", "relu": "activation", "relu6": "activation", "maxpool": "pool",
@@ -51,12 +61,16 @@ _KINDS = {
 #: What a fusion is when it holds several kinds: the first of these.
 _RANK = ("conv", "fc", "softmax", "norm", "pool", "activation", "elementwise", "layout", "copy")
 
+#: Those that do not outweigh what is unknown beside them.
+_MINOR = ("elementwise", "layout", "copy")
+
 #: Dimensions in an order that XLA hands to Eigen: images channels-last, weights HWIO.
 _EIGEN = re.compile(r"dim_labels=b(\d*)f_\1io->b\1f")
 
 
 class Work(NamedTuple):
-    """What an instruction computes: fields of :class:`xframe.types.Kernel`. ``calls``: it runs others; ``several``: the
+    """What an instruction computes: fields of :class:`xframe.types.Kernel`; no ``kind`` where no table here has its
+    opcode, and its layer does not tell either. ``calls``: it runs others; ``several``: the
     layers of its convolutions where there is more than one, and none is its ``layer``."""
 
     kind: str = ""
@@ -125,15 +139,17 @@ def program(text: str, spec: ModelSpec, batch: int, layer_of: Callable[[str], st
     def work(instruction: _Instruction) -> Work:
         if instruction.opcode in CALLERS:
             return Work(calls=True)
-        best = Work()
+        best, known = Work(), True
         for inner in held(instruction):
             layer = layer_of(inner.find(_OP_NAME))
             kind = _kind(inner, layers.get(layer, ""), shapes)
+            known = known and kind is not None
             if kind and (not best.kind or _RANK.index(kind) <= _RANK.index(best.kind)):
                 # of several layers, one that has a name, and the last
                 best = Work(kind, layer or (best.layer if kind == best.kind else ""))
         layer = best.layer or layer_of(instruction.find(_OP_NAME)) or of_user(instruction, best.kind)
-        best = best._replace(kind=best.kind or "copy", layer=layer)
+        told = best.kind or "copy"  # of views alone
+        best = best._replace(kind=told if known or told not in _MINOR else "", layer=layer)
         if best.kind != "conv":
             return best
         best = best._replace(site=sites.get(best.layer), algorithm=_algorithm(instruction, held(instruction)))
@@ -149,7 +165,8 @@ def _is_free(opcode: str) -> bool:
     return opcode in _FREE or opcode.endswith("-done")
 
 
-def _kind(instruction: _Instruction, op: str, shapes: Mapping[str, str]) -> str:
+def _kind(instruction: _Instruction, op: str, shapes: Mapping[str, str]) -> str | None:
+    """Empty for one that takes no time, None for one that nobody knows. ``op``: of its layer."""
     opcode = instruction.opcode
     target = instruction.find(_TARGET).lower()
     if opcode == "convolution" or "conv" in target:
@@ -166,7 +183,7 @@ def _kind(instruction: _Instruction, op: str, shapes: Mapping[str, str]) -> str:
         after = _LAYOUT.search(instruction.shape)
         other = before and after and before.group(1) != after.group(1)
         return "layout" if opcode == "copy" and other else "copy"
-    return _KINDS.get(op, "elementwise")
+    return _KINDS.get(op) or ("elementwise" if opcode in _ELEMENTWISE else None)
 
 
 def _algorithm(instruction: _Instruction, held: Iterable[_Instruction]) -> str:
