@@ -124,6 +124,8 @@ def test_bind_step_fetch(framework):
     (profile,) = network.profile(1)
     assert {(k.layer, k.site) for k in profile.kernels if k.kind == "conv"} == {("c", zoo.sites(spec, 2)["c"])}
     assert profile.wall > sum(k.end - k.start for k in profile.kernels if k.kind == "conv") > 0
+    starts, ends = [k.start for k in profile.kernels], [0.0, *(k.end for k in profile.kernels)]
+    assert bool(profile.note) == (starts == ends[:-1]), "where kernels leave nothing to the host, that is told"
     assert list(network.sites) == []
     assert network.environment
     assert all(s >= 0 for s in network.seconds.values())

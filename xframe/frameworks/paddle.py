@@ -25,6 +25,8 @@ from xframe.types import Kernel, Layer, ModelSpec, Profile, Span
 Weights = Mapping[str, Any]  # of one layer, without the layer's name
 
 _OPSET = 17
+#: Of each profile: layers are timed from outside, one after the other.
+_NOTE = "kernels of paddle are whole calls, with what its host does for them: no overhead can be told from them"
 
 
 def _pads(item: Layer) -> list[int]:
@@ -150,7 +152,7 @@ class _Network(Network):
         return [np.array(self._y.numpy())]
 
     def profile(self, passes: int) -> list[Profile]:
-        """Each layer timed."""
+        """Each layer timed, from the end of the one before: all of a pass is kernels, and the note says so."""
         found = []
         for _ in range(passes):
             self.step()
@@ -161,7 +163,7 @@ class _Network(Network):
             wall = time.perf_counter() - start
             ends = [t - start for t in times]
             kernels = [self._kernel(*x) for x in zip(self._spec.layers, [0.0, *ends[:-1]], ends, strict=True)]
-            found.append(Profile(wall, tuple(kernels), (Span("step", 0.0, wall, "python"),)))
+            found.append(Profile(wall, tuple(kernels), (Span("step", 0.0, wall, "python"),), note=_NOTE))
         return found
 
     def _kernel(self, item: Layer, start: float, end: float) -> Kernel:
