@@ -40,6 +40,7 @@ def fake(built, monkeypatch):
         limit=lambda size: library.fake_limit(ctypes.c_size_t(size)),
         devices=lambda n: library.fake_devices(ctypes.c_size_t(n)),
         version=lambda n: library.fake_version(ctypes.c_size_t(n)),
+        gate=lambda n: library.fake_gate(ctypes.c_size_t(n)),
         log=lambda: library.fake_log().decode().splitlines(),
         live=lambda: library.fake_live() - before,
         compilers=compilers,

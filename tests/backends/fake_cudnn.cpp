@@ -32,6 +32,7 @@ std::map<std::string, int> failures;
 std::string log_text, last_words;
 size_t used, limit = size_t(1) << 40, devices = 1, version = 92700;
 double clock_ms;
+size_t gate = 1, queued_gates;  // that many settings of memory keep the device busy until it is waited for
 
 int failing(const char* name) {
   auto found = failures.find(name);
@@ -181,7 +182,9 @@ void fake_reset() {
   limit = size_t(1) << 40;
   devices = 1;
   version = 92700;
+  gate = 1, queued_gates = 0;
 }
+void fake_gate(size_t settings) { gate = settings; }
 void fake_fail(const char* function, int status) { failures[function] = status; }
 void fake_limit(size_t bytes) { limit = bytes; }
 void fake_devices(size_t count) { devices = count; }
@@ -222,11 +225,12 @@ int cudaMemsetAsync(void* p, int value, size_t bytes, void* stream) {
   NEED(is(stream, STREAM) && there(p, bytes));
   if (bytes < 4096) std::memset(p, value, bytes);
   clock_ms += 1;
+  ++queued_gates;
   return OK;
 }
 int cudaDeviceSynchronize() { return OK; }
 int cudaStreamCreateWithFlags(void** out, unsigned flags) { NEED(flags == 1); return make(out, STREAM); }
-int cudaStreamSynchronize(void* stream) { MAY_FAIL; NEED(is(stream, STREAM) && !capturing); return OK; }
+int cudaStreamSynchronize(void* stream) { MAY_FAIL; NEED(is(stream, STREAM) && !capturing); queued_gates = 0; return OK; }
 int cudaStreamBeginCapture(void* stream, int mode) {
   NEED(is(stream, STREAM) && mode == 1 && !capturing);
   capturing = true, captured.clear();
@@ -262,6 +266,7 @@ int cudaEventRecord(void* event, void* stream) {
   ((Object*)event)->d[0] = clock_ms;
   return OK;
 }
+int cudaEventQuery(void* event) { MAY_FAIL; NEED(is(event, EVENT)); return queued_gates >= gate ? 600 : OK; }
 int cudaEventElapsedTime(float* out, void* first, void* second) {
   NEED(is(first, EVENT) && is(second, EVENT));
   *out = float(((Object*)second)->d[0] - ((Object*)first)->d[0]);

@@ -231,6 +231,26 @@ def test_its_profiles_are_of_the_calls_with_their_sites(fake, model):
     executable.close()
 
 
+@pytest.mark.parametrize(("settings", "gated"), [(41, True), (cudnn_device.GATE_LONGEST + 1, False)])
+def test_a_gate_is_as_long_as_it_must_be_or_the_row_says_so(fake, model, settings, gated):
+    executable = Cudnn().compile(model, forced(model, "gemm"), "cuda", 1)
+    executable.bind([zoo.inputs(i.shape, 0) for i in model.inputs])
+    fake.gate(settings)
+    first, second = executable.profile(2)
+    assert first.note == second.note == ("" if gated else cudnn.UNGATED)
+    assert all(k.end > k.start >= 0 for k in first.kernels)
+    executable.close()
+
+
+def test_an_event_that_can_not_be_asked_for_is_an_error(fake, model):
+    executable = Cudnn().compile(model, forced(model, "gemm"), "cuda", 1)
+    executable.bind([zoo.inputs(i.shape, 0) for i in model.inputs])
+    fake.fail("cudaEventQuery", 700)
+    with pytest.raises(XframeError, match="cudaEventQuery"):
+        executable.profile(1)
+    executable.close()
+
+
 NODES = {
     "poolings": (
         [

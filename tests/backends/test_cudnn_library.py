@@ -48,6 +48,7 @@ RUNTIME = {
     "cudaMemcpyHostToDevice": library.TO_DEVICE,
     "cudaMemcpyDeviceToHost": library.TO_HOST,
     "cudaErrorMemoryAllocation": library.OUT_OF_MEMORY,
+    "cudaErrorNotReady": library.NOT_READY,
     "cudaStreamNonBlocking": library.NON_BLOCKING,
 }
 CUBLAS = {

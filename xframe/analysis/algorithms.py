@@ -20,10 +20,6 @@ from xframe.types import ConvSite, Kernel, Plan
 PATTERNS: tuple[tuple[str, str, str], ...] = (
     (r"wino", "winograd", "every library calls it so: jit_wino, wino:acl, cuDNN's winograd kernels, F(4,3)"),
     (r"fft|cgemm|cf32", "fft", "transforms, or the products of complex numbers between them (cuDNN's names)"),
-    (
-        r"no transform|graph_plain", "direct",
-        "an engine of cuDNN that declares none: implicit GEMM or direct; no column matrix is known to be written",
-    ),
     (r"indirect[_ ]?(gemm|conv)", "direct", "pixels are read through a table of pointers, no matrix is written"),
     (r"(implicit|fprop)\w*tf32", "gemm_tf32", "cuDNN's implicit GEMM on tensor cores, which drop bits of float32"),
     (

@@ -40,6 +40,8 @@ from xframe.types import Artifact, ConvSite, Kernel, Plan, Profile, SiteRecord
 
 #: What a plan can name: the algorithms of the legacy interface, and the kinds of engines of the graph interface.
 NAMES = (*ALGORITHMS, *KINDS)
+#: Of profiled passes that the device began before they were queued as a whole, however long it was kept busy.
+UNGATED = "kernels were timed without a gate: the host's gaps are in their times"
 
 
 class Cudnn:
@@ -187,20 +189,20 @@ class CudnnExecutable:
 
     def _profiled(self) -> Profile:
         self.step()
-        queued = self._gpu.timeline(self._steps, self._gpu.busy)
+        queued = self._gpu.timeline(self._steps, gated=True)
         self.sync()
         before = time.perf_counter()
-        free = self._gpu.timeline(self._steps, lambda: None)
+        free = self._gpu.timeline(self._steps, gated=False).times
         wall = time.perf_counter() - before
         lead = max(0.0, wall - free[-1]) / 2  # before the first event came, and after the last
         kernels = []
         for i, call in enumerate(self._network.calls):
             start = lead + free[i]
-            end = min(start + queued[i + 1] - queued[i], lead + free[i + 1])
+            end = min(start + queued.times[i + 1] - queued.times[i], lead + free[i + 1])
             layer, site = self._owners.get(call.node, (call.node, None))
             mine, words = (site, self._words[call.node]) if call.kind == "conv" else (None, "")
             kernels.append(Kernel(call.name, start, max(start, end), mine, call.role, call.kind, layer, words))
-        return Profile(max(wall, lead + free[-1]), tuple(kernels))
+        return Profile(max(wall, lead + free[-1]), tuple(kernels), note="" if queued.gated else UNGATED)
 
     def close(self) -> None:
         """Free the device's memory and the handles."""

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from xframe.backends.cudnn_library import (
     MATH,
     NCHW,
     NON_BLOCKING,
+    NOT_READY,
     THREAD_LOCAL,
     TO_DEVICE,
     TO_HOST,
@@ -27,8 +29,9 @@ from xframe.errors import Unavailable
 #: What results are scaled by, and how much is kept of what was there before.
 ONE, ZERO = ctypes.byref(ctypes.c_float(1.0)), ctypes.byref(ctypes.c_float(0.0))
 Dims = tuple[int, int, int, int]
-#: Bytes that are set to zero, and how often, before calls that are timed: the device is busy while they are queued.
-GATE_BYTES, GATE_TIMES = 256 << 20, 40
+#: Bytes that are set to zero, how often at first and at most, before calls that are timed: while the device is busy
+#: with it, they are queued.
+GATE_BYTES, GATE_TIMES, GATE_LONGEST = 256 << 20, 40, 40 << 6
 
 
 def contiguous(dims: Dims) -> Dims:
@@ -41,6 +44,15 @@ def channels_last(dims: Dims) -> Dims:
     """Strides of an image of (n, c, h, w), or of weights, that lies densely with its channels together."""
     _, c, h, w = dims
     return c * h * w, 1, w * c, c
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Seconds since before the first of several calls at which each of them began, and at which the last was done.
+    ``gated``: none of the host's time is between them, as all had been queued before the first began."""
+
+    times: list[float]
+    gated: bool
 
 
 class Gpu:
@@ -66,7 +78,7 @@ class Gpu:
         self.bytes = 0
         #: What is freed when it is closed, the newest first.
         self.until = contextlib.ExitStack()
-        self._gate = 0
+        self._gate, self._gates = 0, GATE_TIMES
         count = ctypes.c_int(0)
         try:
             self.api.cudaGetDeviceCount(ctypes.byref(count))
@@ -160,11 +172,16 @@ class Gpu:
     def math_type(self) -> int:
         return MATH[self.math]
 
-    def timeline(self, calls: "list[Callable[[], None]]", gate: Callable[[], None]) -> list[float]:
-        """Seconds since before the first of ``calls`` at which each of them began, and at which the last was done.
+    def timeline(self, calls: "list[Callable[[], None]]", gated: bool) -> "Timeline":
+        """When each of ``calls`` began, and when the last was done. ``gated``: all were queued before the first began,
+        behind as much work as that takes."""
+        found = self._timeline(calls, gated)
+        while gated and not found.gated and self._gates < GATE_LONGEST:
+            self._gates *= 2
+            found = self._timeline(calls, gated)
+        return found
 
-        ``gate`` is called before: what it gives the device to do keeps it from starting early.
-        """
+    def _timeline(self, calls: "list[Callable[[], None]]", gated: bool) -> "Timeline":
         with contextlib.ExitStack() as until:
             events: list[Any] = []
             for _ in range(len(calls) + 1):
@@ -172,23 +189,31 @@ class Gpu:
                 self.api.cudaEventCreateWithFlags(ctypes.byref(event), 0)
                 until.callback(self.api.cudaEventDestroy, event)
                 events.append(event)
-            gate()
+            if gated:
+                self._busy()
             for event, call in zip(events, calls, strict=False):
                 self.api.cudaEventRecord(event, self.stream)
                 call()
             self.api.cudaEventRecord(events[-1], self.stream)
+            waiting = not self._passed(events[0])
             self.sync()
-            return [self._between(events[0], event) for event in events]
+            return Timeline([self._between(events[0], event) for event in events], gated and waiting)
 
-    def busy(self) -> None:
-        """Give the device something to do, so that what is queued next does not start before all of it is queued."""
+    def _busy(self) -> None:
+        """Give the device something to do."""
         if not self._gate:
             address = ctypes.c_void_p()
             self.api.cudaMalloc(ctypes.byref(address), GATE_BYTES)
             self.until.callback(self.api.cudaFree, address)
             self._gate = address.value or 0
-        for _ in range(GATE_TIMES):
+        for _ in range(self._gates):
             self.api.cudaMemsetAsync(self._gate, 0, GATE_BYTES, self.stream)
+
+    def _passed(self, event: Any) -> bool:
+        status = self.api.raw("cudaEventQuery")(event)
+        if status not in (0, NOT_READY):
+            raise self.api.failure("cudaEventQuery", status)
+        return status == 0
 
     def captured(self, calls: "list[Callable[[], None]]") -> Callable[[], None]:
         """What queues all of ``calls`` at once: a CUDA graph. Each must have run before, as what a library does at its

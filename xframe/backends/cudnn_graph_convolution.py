@@ -149,9 +149,9 @@ class GraphConvolution:
             run = self._call(plan, packs, x, w, room, y)
             run()
             gpu.sync()
-            times = [gpu.timeline([run], gpu.busy)[-1]]
+            times = [gpu.timeline([run], gated=True).times[-1]]
             if times[0] < max(LONG, SLOW * fastest):
-                times += [b - a for a, b in pairwise(gpu.timeline([run] * (RUNS - 1), gpu.busy))]
+                times += [b - a for a, b in pairwise(gpu.timeline([run] * (RUNS - 1), gated=True).times)]
         engine.seconds = min(times)
         return engine.seconds
 

@@ -45,7 +45,7 @@ THREAD_LOCAL = 1  # ``cudaStreamCaptureModeThreadLocal``
 #: Statuses that are a refusal: bad parameters for this algorithm (2000), not supported (3000), and no memory for it.
 NOT_SUPPORTED = 3000
 _REFUSALS, _NO_MEMORY = (2000, NOT_SUPPORTED), (4003, 4004)
-OUT_OF_MEMORY = 2  # ``cudaErrorMemoryAllocation``
+OUT_OF_MEMORY, NOT_READY = 2, 600  # ``cudaErrorMemoryAllocation``, ``cudaErrorNotReady``
 
 _TYPES: dict[str, Any] = {
     "p": ctypes.c_void_p, "i": ctypes.c_int, "u": ctypes.c_uint, "z": ctypes.c_size_t, "d": ctypes.c_double,
@@ -73,6 +73,7 @@ SIGNATURES = {
     "cudaGraphExecDestroy": "p",
     "cudaEventCreateWithFlags": "pu",
     "cudaEventRecord": "pp",
+    "cudaEventQuery": "p",
     "cudaEventElapsedTime": "ppp",
     "cudaEventDestroy": "p",
     "cublasCreate_v2": "p",
