@@ -2,12 +2,14 @@
 
 import math
 from dataclasses import replace
+from statistics import median
 
 import pytest
 
 from tests import report_samples as samples
 from xframe.analysis.ablations import ablations
 from xframe.analysis.decomposition import Decomposition, Term, explained
+from xframe.analysis.floors import floors as floors_of
 from xframe.report import charts_times
 from xframe.report.charts import label
 from xframe.report.charts_options import options
@@ -144,7 +146,13 @@ def test_the_roofline_has_each_layer_of_each_row_and_says_which_it_lacks(run, gr
         assert roof["y"][0] == pytest.approx(min(216.0, roof["x"][0] * level.bytes_per_s / 1e9))
         assert roof["y"][-1] == pytest.approx(216.0)
     marks = {t["name"]: t for t in chart.data if t["mode"] == "markers"}
-    assert len(marks["pytorch"]["x"]) == 8  # the pool has no FLOP
+    assert len(marks["pytorch"]["x"]) == 8  # the pool has no FLOP: it is in the table alone
+    pool = next(r for r in chart.rows if r[:2] == ("pytorch", "pool5"))
+    assert pool[4] == "-"
+    floors = dict(zip((w.name for w in run.layers[1]), floors_of(run.layers[1], samples.MACHINE), strict=True))
+    seconds = next(e for e in group.timed if e.name == "pytorch").measurement.profiles
+    took = median(sum(k.end - k.start for k in p.kernels if k.layer == "pool5") for p in seconds)
+    assert pool[6] == f"{floors['pool5'][0] / took:.0%}"
     assert len(marks["pytorch ort"]["x"]) == 8  # its layers have names of their own, and are as many
     assert "not shown" not in chart.caption
     point = next(r for r in chart.rows if r[:2] == ("pytorch", "fc6"))
@@ -160,9 +168,19 @@ def test_layers_of_other_names_are_tied_by_their_order_if_they_are_as_many(run):
     for m, count in ((ort, 8), (fewer, 5)):
         (group,) = groups(replace(run, measurements=(m,)))
         chart = roofline(group, run.layers[1], samples.MACHINE, "r")
-        assert len(chart.rows) == count
+        assert len(chart.rows) == count + 1  # and the pool
         assert ("Not tied to a layer, and not shown: pytorch ort 3 layers." in chart.caption) == (count == 5)
         assert [row[2] for row in chart.rows if row[1] == "fc7"] == ["fc_f32"] * (count == 8)
+
+
+def test_what_is_the_same_is_not_drawn_as_what_is_unsure(run):
+    def asked(m):
+        return replace(m, environment={"ablation": {**m.environment["ablation"], "threshold": 0.9}})
+
+    (one,) = ablations([asked(m) for m in run.measurements if "ablation" in m.environment])
+    chart = options(one, "o")
+    assert [(bars["name"], bars["y"]) for bars in chart.data] == [("same", [0, 1, 2])]
+    assert "A difference up to 90.0% is none." in chart.caption
 
 
 def test_options_are_held_against_their_defaults(run):

@@ -1,4 +1,4 @@
-"""The roofline of the machine, with every layer of every profiled row under it."""
+"""The roofline of the machine, with every layer of every profiled row under it; what computes nothing in its table."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from xframe.analysis.floors import floors
 from xframe.analysis.shares import shares
 from xframe.report.charts import PALETTE, SYMBOLS, Chart, axis, label, layout
 from xframe.report.page_rows import Entry, Group, counted, ms
 from xframe.results import LayerWork, Machine
 from xframe.types import ConvSite
 
-HEAD = ("row", "layer", "kernels", "ms", "GFLOP/s", "FLOP/byte", "share of roof")
+HEAD = ("row", "layer", "kernels", "ms", "GFLOP/s", "FLOP/byte", "share of floor")
 #: A layer, or all convolutions of one shape: kernels are tied to a convolution by that alone.
 _Key = ConvSite | str
 
 
 @dataclass(frozen=True)
 class Point:
-    """What the kernels of a layer reach. ``seconds``: the median over passes; ``names``: of its kernels."""
+    """What the kernels of a layer reach. ``seconds``: the median over passes; ``names``: of its kernels; ``floor``: the
+    least seconds that the machine leaves it (``xframe.analysis.floors``)."""
 
     entry: Entry
     layer: str
@@ -30,6 +32,7 @@ class Point:
     seconds: float
     flop: float
     size: int
+    floor: float
 
     @property
     def rate(self) -> float:
@@ -41,28 +44,31 @@ class Point:
         """FLOP for each byte that it can't do without."""
         return self.flop / self.size
 
-    def roof(self, machine: Machine) -> float:
-        """FLOP/s at that intensity, from the memory that holds everything."""
-        return min(machine.flop_per_s, self.intensity * machine.levels[-1].bytes_per_s)
+    @property
+    def share(self) -> str:
+        """Of its time, the floor: above 100 % with a fast algorithm, or a machine that was calibrated when slower."""
+        return f"{self.floor / self.seconds:.0%}"
 
 
 def roofline(group: Group, layers: Sequence[LayerWork], machine: Machine, name: str) -> Chart | None:
     """None where no kernel can be tied to a layer whose work is known."""
-    points = [p for entry in group.timed if not entry.case.options for p in _points(entry, layers)]
+    every = [p for entry in group.timed if not entry.case.options for p in _points(entry, layers, machine)]
+    points = [p for p in every if p.flop]
     if not points:
         return None
     xs = [p.intensity for p in points]
     left, right = 10 ** math.floor(math.log10(min(xs)) - 0.1), 10 ** math.ceil(math.log10(max(xs)) + 0.1)
     entries = list({p.entry.number: p.entry for p in points}.values())
     data = [_roof(machine, i, left, right) for i in range(len(machine.levels))]
-    data += [_marks(e, i, [p for p in points if p.entry is e], machine) for i, e in enumerate(entries)]
+    data += [_marks(e, i, [p for p in points if p.entry is e]) for i, e in enumerate(entries)]
     return Chart(
         name,
         group.title,
         "Each mark is a layer of a row: how many FLOP of the direct algorithm its kernels do in a second, over the FLOP"
         " for each byte of its images and weights. Lines are what this machine reaches, as calibrated. Winograd and FFT"
-        " do with fewer FLOP than are counted, and may be above. Layers without FLOP are not here."
-        f" {_joined(group, layers)}".rstrip(),
+        " do with fewer FLOP than are counted, and may be above. Layers without FLOP are in the table alone. A"
+        " floor is the least time, with images and weights from the nearest memory that holds them."
+        f" {_joined(group, layers, machine)}".rstrip(),
         data,
         layout(
             460 + 11 * len(entries),
@@ -71,16 +77,19 @@ def roofline(group: Group, layers: Sequence[LayerWork], machine: Machine, name: 
         ),
         HEAD,
         [
-            (p.entry.name, p.layer, ", ".join(p.names), ms(p.seconds), f"{p.rate / 1e9:.1f}", f"{p.intensity:.2f}",
-             f"{p.rate / p.roof(machine):.0%}")
-            for p in points
+            (p.entry.name, p.layer, ", ".join(p.names), ms(p.seconds), f"{p.rate / 1e9:.1f}" if p.flop else "-",
+             f"{p.intensity:.2f}", p.share)
+            for p in every
         ],
         (3, 4, 5, 6),
     )  # fmt: skip
 
 
-def _points(entry: Entry, layers: Sequence[LayerWork]) -> list[Point]:
+def _points(entry: Entry, layers: Sequence[LayerWork], machine: Machine) -> list[Point]:
     work, names = _work(layers)
+    least: Counter[_Key] = Counter()
+    for layer, (seconds, _) in zip(layers, floors(layers, machine), strict=True):
+        least[layer.site or layer.name] += seconds  # type: ignore[assignment]
     known = _layers(entry, layers)
     passes: list[Counter[_Key]] = []
     kernels: dict[_Key, dict[str, None]] = {}
@@ -94,8 +103,8 @@ def _points(entry: Entry, layers: Sequence[LayerWork]) -> list[Point]:
     found = []
     for key, (flop, size) in work.items():
         seconds = median(p[key] for p in passes) if passes else 0.0
-        if seconds and flop and size:
-            found.append(Point(entry, names[key], tuple(kernels[key]), seconds, flop, size))
+        if seconds and size:
+            found.append(Point(entry, names[key], tuple(kernels[key]), seconds, flop, size, least[key]))
     return found
 
 
@@ -125,13 +134,15 @@ def _work(layers: Sequence[LayerWork]) -> tuple[dict[_Key, tuple[float, int]], d
     return work, {key: " + ".join(n) for key, n in names.items()}
 
 
-def _joined(group: Group, layers: Sequence[LayerWork]) -> str:
+def _joined(group: Group, layers: Sequence[LayerWork], machine: Machine) -> str:
     """Which rows lack layers that have FLOP: those of a backend have the names of its export."""
     wanted = sum(1 for flop, size in _work(layers)[0].values() if flop and size)
     lacking = [
         f"{e.name} {counted(wanted - found, 'layer')}"
         for e in group.timed
-        if not e.case.options and e.measurement.profiles and (found := len(_points(e, layers))) < wanted
+        if not e.case.options
+        and e.measurement.profiles
+        and (found := sum(bool(p.flop) for p in _points(e, layers, machine))) < wanted
     ]
     return f"Not tied to a layer, and not shown: {'; '.join(lacking)}." if lacking else ""
 
@@ -149,7 +160,7 @@ def _roof(machine: Machine, number: int, left: float, right: float) -> dict[str,
     }  # fmt: skip
 
 
-def _marks(entry: Entry, number: int, points: Sequence[Point], machine: Machine) -> dict[str, Any]:
+def _marks(entry: Entry, number: int, points: Sequence[Point]) -> dict[str, Any]:
     return {
         "type": "scatter",
         "mode": "markers",
@@ -165,7 +176,7 @@ def _marks(entry: Entry, number: int, points: Sequence[Point], machine: Machine)
         "hoverinfo": "text",
         "hovertext": [
             f"<b>{label(p.layer)}</b>, {label(entry.name)}<br>{ms(p.seconds)} ms, {p.rate / 1e9:.1f} GFLOP/s,"
-            f" {p.rate / p.roof(machine):.0%} of its roof<br>{label(', '.join(p.names), 60)}"
+            f" its floor is {p.share} of that<br>{label(', '.join(p.names), 60)}"
             for p in points
         ],
     }
