@@ -48,13 +48,13 @@ def test_what_helps_is_put_together_and_measured_again_with_the_worst(switches):
     switches("fast", "extra", "slow")
     run = ablate(TINY)
     (found,) = ablations(run.measurements)
-    alone = {str(s): s.verdict().value for s in found.of(ALONE)}
+    alone = {str(s): s.verdict.value for s in found.of(ALONE)}
     assert alone == {"fast=on": "faster", "extra=on": "faster", "slow=on": "slower"}
     assert {str(s) for s in found.of(TRIED)} == {"fast=on", "fast=on, extra=on"}
     assert str(found.together) == "fast=on"  # with it the other adds nothing
     assert 2.5 < found.together.speedup.value < 5
     assert (str(found.worst), found.worst.step) == ("slow=on", WORST)
-    assert 7 < found.worst_to_best().value < 14
+    assert 7 < found.worst_to_best.value < 14
 
 
 def test_every_set_has_the_defaults_and_is_told_in_the_rows(switches):
@@ -87,7 +87,7 @@ def test_a_value_that_is_refused_or_breaks_the_numbers_is_a_row_with_its_reason(
     outcomes = {str(s): s.measurement.outcome for s in found.settings}
     assert outcomes == {"wrong=on": Outcome.MISMATCH, "refused=on": Outcome.UNSUPPORTED}
     assert all(s.speedup is None and s.measurement.reason for s in found.settings)
-    assert (found.together, found.worst, found.worst_to_best()) == (None, None, None)
+    assert (found.together, found.worst, found.worst_to_best) == (None, None, None)
 
 
 def test_threads_are_tried_and_never_the_worst(switches, monkeypatch):

@@ -31,7 +31,7 @@ def ablate(plugins, monkeypatch, capsys):
 
 
 def test_table_headline_and_result(ablate, tmp_path):
-    code, out, err = ablate("-o", tmp_path)
+    code, out, err = ablate("-o", tmp_path, "--threshold", "0.125")
     assert code == 0  # what an option breaks is a finding
     assert "options alone give pytorch" in out
     assert "wrong=on: MISMATCH" in out
@@ -39,6 +39,8 @@ def test_table_headline_and_result(ablate, tmp_path):
     assert err[-1] == f"wrote {tmp_path / 'run.json'}"
     (found,) = ablations(store.load(tmp_path).measurements)
     assert str(found.together) == "fast=on"
+    assert "a difference below 12.5% is none" in out
+    assert {s.threshold for s in found.settings} == {0.125}  # whoever reads it later judges as was asked
 
 
 def test_json_is_one_row_a_line(ablate):

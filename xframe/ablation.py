@@ -111,7 +111,7 @@ def _batch(
         try:
             artifact = None if runner == NATIVE else _artifact(subject, framework, batch, progress)
         except XframeError as e:
-            about = {"set": len(done), "step": DEFAULT, "changed": {}}
+            about = {"set": len(done), "step": DEFAULT, "changed": {}, "threshold": threshold}
             done.append(Measurement(case, e.outcome, str(e), environment={"ablation": about}))
             continue
         job = Job(replace(case, artifact=artifact), subject.spec, subject.weights, feeds, judge, inputs_matter)
@@ -155,9 +155,9 @@ class _Sets:
     def run(self) -> None:
         single = settings(self._switches, self._job.case.threads, self._variants)
         alone = self._measured(dict.fromkeys(single, ALONE))
-        gains = helped(alone, self._threshold)
+        gains = helped(alone)
         if gains:
-            best, worst = self._combined(gains), slowest(alone, self._threshold)
+            best, worst = self._combined(gains), slowest(alone)
             self._measured({best: TOGETHER, **({worst.changed: WORST} if worst else {})})
 
     def _combined(self, gains: Sequence[Setting]) -> Changed:
@@ -189,7 +189,7 @@ class _Sets:
             jobs = (replace(self._job, case=c) for c in cases)
             for m in measure(jobs, self._budget, comparison.stages(self._progress)):
                 step, changed = cases[m.case]
-                about = {"set": number, "step": step, "changed": dict(changed)}
+                about = {"set": number, "step": step, "changed": dict(changed), "threshold": self._threshold}
                 rows[m.case] = replace(m, environment={**m.environment, "ablation": about})
                 self._progress(f"{title(m.case)}: {m.outcome.value}")
         finally:

@@ -9,10 +9,11 @@ from xframe.analysis.ablations import ALONE, DEFAULT, TOGETHER, WORST, ablations
 from xframe.types import Outcome
 
 
-def row(number, step, seconds, drift=(1.0, 1.0, 1.0), outcome=Outcome.OK, batch=1, **changed):
+def row(number, step, seconds, drift=(1.0, 1.0, 1.0), outcome=Outcome.OK, batch=1, threshold=None, **changed):
     rounds = [[seconds * d] * 5 for d in drift] if outcome == Outcome.OK else ()
     options = tuple((k, v) for k, v in changed.items() if k != "threads")
     about = {"ablation": {"set": number, "step": step, "changed": changed}}
+    about["ablation"] |= {} if threshold is None else {"threshold": threshold}
     return measurement(rounds, options=options, outcome=outcome, environment=about, batch=batch)
 
 
@@ -37,10 +38,25 @@ def test_the_best_value_of_each_switch_helps_largest_gain_first():
         ]
     )  # fmt: skip
     assert [str(s) for s in helped(found.settings)] == ["b=1", "a=2"]
-    assert [str(s) for s in helped(found.settings, 0.005)] == ["b=1", "a=2", "c=1"]
     assert str(slowest(found.settings)) == "d=1"
     assert found.together is None
-    assert found.worst_to_best().value == pytest.approx(2)
+    assert found.worst_to_best.value == pytest.approx(2)
+
+
+@pytest.mark.parametrize(("threshold", "verdict"), [(None, "faster"), (0.02, "faster"), (0.1, "same"), (0.3, "same")])
+def test_verdicts_are_by_the_threshold_that_the_run_was_asked_for(threshold, verdict):
+    """Whoever reads it, and whenever: that of the file, or 2 % where it is of before."""
+    measured = [row(*about, threshold=threshold, **changed) for about, changed in (
+        ((0, DEFAULT, 0.010), {}), ((0, ALONE, 0.0096), {"a": "1"}), ((0, ALONE, 0.0104), {"b": "1"}),
+        ((3, DEFAULT, 0.010), {}), ((3, TOGETHER, 0.0096), {"a": "1"}),
+    )]  # fmt: skip
+    (found,) = ablations(measured)
+    good, bad, again = found.settings
+    assert (good.verdict, again.verdict) == (verdict, verdict)
+    assert bad.verdict == verdict.replace("faster", "slower")
+    assert [str(s) for s in helped(found.of(ALONE))] == ["a=1"] * (verdict == "faster")
+    assert (slowest(found.of(ALONE)) is None, found.best is None) == (verdict == "same",) * 2
+    assert {told["threshold"] for _, told in rows(measured)} == {threshold or 0.02}
 
 
 def test_fewer_threads_are_not_the_worst_option():
@@ -58,7 +74,7 @@ def test_the_last_word_have_those_measured_again():
         ]
     )  # fmt: skip
     assert found.together.speedup.value == pytest.approx(1.5)
-    assert found.worst_to_best().value == pytest.approx(2)
+    assert found.worst_to_best.value == pytest.approx(2)
 
 
 def test_runners_and_batches_are_apart_and_other_rows_are_passed_over():

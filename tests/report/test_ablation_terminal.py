@@ -69,6 +69,25 @@ def test_where_nothing_helps_it_says_so():
     assert "from the worst single setting (jit=off) to the best (the defaults): 1.25x" in report
 
 
+@pytest.mark.parametrize("again", [[], [("together", Outcome.FAILED)]])
+def test_what_helped_and_was_not_measured_again_is_said_to(again):
+    """The run was cut short, or all of it together fails: no sentence may be held against the table above it."""
+    report = text(
+        row("default", 0.020), row("alone", 0.010, mkldnn="off"), row("alone", 0.025, jit="off"),
+        *([row("default", 0.020, 4)] if again else []),
+        *(row(step, 0.0, 4, outcome, mkldnn="off") for step, outcome in again),
+    )  # fmt: skip
+    assert "no option alone" not in report
+    why = ": together they are FAILED" if again else ""
+    told = "single options seemed to help pytorch at batch 16, and were not measured again"
+    assert f"{told}{why}: mkldnn=off 2.00x (2.00 to 2.00)\n" in report
+    assert "from the worst single setting (jit=off) to the defaults: 1.25x" in report
+
+
+def test_the_threshold_of_the_run_is_said(report):
+    assert "a difference below 2.0% is none" in report
+
+
 def test_what_did_not_help_when_measured_again_is_no_headline():
     report = text(
         row("default", 0.020), row("alone", 0.010, mkldnn="off"), row("alone", 0.025, jit="off"),

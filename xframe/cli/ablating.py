@@ -66,21 +66,21 @@ def ablate(
         lambda progress: ablation.ablate(request, progress, sys.argv, threshold),
         lambda run: timing.exit_code([m for m in run.measurements if m.environment["ablation"]["step"] == DEFAULT]),
         lambda run: run,
-        lambda run: _show(run, threshold, json),
+        lambda run: _show(run, json),
         lambda run, folder: str(store.write(run, folder)),
         output,
     )
 
 
-def _show(result: Run, threshold: float, json: bool) -> None:
+def _show(result: Run, json: bool) -> None:
     from xframe import store
 
     if json:
         from xframe.analysis.ablations import rows
 
-        for m, told in rows(result.measurements, threshold):
+        for m, told in rows(result.measurements):
             print(jsonlib.dumps(store.finite({**store.row(m), **told})))
     else:
         from xframe.report import ablation_terminal
 
-        ablation_terminal.render(result, sys.stdout, threshold)
+        ablation_terminal.render(result, sys.stdout)

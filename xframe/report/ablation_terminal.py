@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from xframe.analysis.ablations import ALONE, DEFAULT, TOGETHER, TRIED, WORST, Ablation, ablations
+from xframe.analysis.ablations import ALONE, DEFAULT, TOGETHER, TRIED, WORST, Ablation, ablations, helped
 from xframe.analysis.ratios import THRESHOLD, Ratio, Verdict
 from xframe.measured import FOREIGN
 from xframe.report.terminal import WIDTH
@@ -22,18 +22,19 @@ _STYLES = {Verdict.FASTER: "green", Verdict.SLOWER: "red", Verdict.SAME: "", Ver
 _STEPS = {ALONE: "", TRIED: "tried", TOGETHER: "again", WORST: "again"}
 
 
-def render(run: Run, out: TextIO, threshold: float = THRESHOLD) -> None:
+def render(run: Run, out: TextIO) -> None:
     """Write the tables of an ablation, each with its headline."""
     console = Console(file=out, highlight=False, soft_wrap=True, width=None if out.isatty() else WIDTH)
     facts = run.environment
     model = f"{run.measurements[0].case.model} on " if run.measurements else ""
     console.print(Text(f"xframe {facts['versions']['xframe']}: {model}{facts['cpu']}"))
+    found = ablations(run.measurements)
     console.print(Text("speed-up: the default's time over the setting's, visits in turn, with its 95 % interval;"
-                       f" a difference below {threshold:.0%} is none."))  # fmt: skip
-    for one in ablations(run.measurements):
+                       f" a difference below {found[0].threshold if found else THRESHOLD:.1%} is none."))  # fmt: skip
+    for one in found:
         console.print(Text(f"\n{title(one.default.case)}", style="bold"))
-        console.print(_table(one, threshold), soft_wrap=False)
-        for line in (*_reasons(one), *headlines(one, threshold)):
+        console.print(_table(one), soft_wrap=False)
+        for line in (*_reasons(one), *headlines(one)):
             console.print(Text(line))
 
 
@@ -46,23 +47,28 @@ def title(case: Case) -> str:
     return f"{name}, batch {case.batch}, threads {case.threads}"
 
 
-def headlines(one: Ablation, threshold: float = THRESHOLD) -> Iterator[str]:
+def headlines(one: Ablation) -> Iterator[str]:
     """What the switches come to, a sentence a line."""
-    case, together, worst = one.default.case, one.together, one.worst
+    case, together, worst, gains = one.default.case, one.together, one.worst, helped(one.of(ALONE))
     name = case.framework if case.runner == "native" else case.runner
     at = f"at batch {case.batch}"
     if one.default.outcome != Outcome.OK:
         yield f"{name}: its defaults are {one.default.outcome.value}, so that nothing can be held against them"
         return
-    if together is not None and together.speedup is not None and together.verdict(threshold) != Verdict.FASTER:
+    if together is not None and together.speedup is not None and together.verdict != Verdict.FASTER:
         yield f"{together} seemed to help {name} {at}, and measured again gave {times(together.speedup)}: unsure"
     elif together is not None and together.speedup is not None:
         yield f"options alone give {name} {times(together.speedup)} {at}: {together}"
+    elif gains:
+        failed = "".join(f": together they are {s.measurement.outcome.value}" for s in one.of(TOGETHER)[:1])
+        each = ", ".join(f"{s} {times(s.speedup)}" for s in gains if s.speedup is not None)
+        yield f"single options seemed to help {name} {at}, and were not measured again{failed}: {each}"
     else:
         yield f"no option alone makes {name} faster than its defaults {at}"
-    if worst is not None and (span := one.worst_to_best(threshold)) is not None:
-        best = one.best(threshold) or "the defaults"
-        yield f"from the worst single setting ({worst}) to the best ({best}): {times(span)}"
+    if worst is not None and (span := one.worst_to_best) is not None:
+        unsure = gains and together is None  # then the defaults are not known to be the best
+        best = "the defaults" if unsure else f"the best ({one.best or 'the defaults'})"
+        yield f"from the worst single setting ({worst}) to {best}: {times(span)}"
     told = [s for s in (together, worst) if s is not None]
     load = [x for m in (one.default, *(s.measurement for s in told)) for x in m.environment.get("foreign_load", ())]
     if max(load, default=0.0) > FOREIGN:
@@ -74,7 +80,7 @@ def times(ratio: Ratio) -> str:
     return f"{ratio.value:.2f}x ({ratio.low:.2f} to {ratio.high:.2f})"
 
 
-def _table(one: Ablation, threshold: float) -> Table:
+def _table(one: Ablation) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("option", no_wrap=True)
     for name in ("value", "verdict"):
@@ -86,7 +92,7 @@ def _table(one: Ablation, threshold: float) -> Table:
     for s in one.settings:
         names, values = zip(*s.changed, strict=True)
         cells = ["\n".join(names), "\n".join(values)]
-        verdict, speedup = s.verdict(threshold), s.speedup
+        verdict, speedup = s.verdict, s.speedup
         if verdict is None or speedup is None:
             table.add_row(*cells, _outcome(s.measurement), *_time(s.measurement), "-", "-", _STEPS[s.step])
             continue

@@ -12,6 +12,7 @@ from xframe.analysis.ratios import Ratio, Verdict
 from xframe.report.ablation_terminal import title
 from xframe.report.charts import (
     BAR,
+    BLUE,
     FRAME,
     GREEN,
     SHADE,
@@ -27,8 +28,13 @@ from xframe.report.charts import (
 from xframe.report.page_rows import ms
 
 HEAD = ("setting", "step", "verdict", "median ms", "defaults ms", "times as fast", "95 % interval")
-#: Colour and pattern of each verdict, which are not told apart by colour alone; all others look like AMBIGUOUS.
-_LOOKS = {Verdict.FASTER: (GREEN, ""), Verdict.SLOWER: (VERMILION, "/"), Verdict.AMBIGUOUS: (SKY, ".")}
+#: Colour and pattern of each verdict, which are not told apart by colour alone.
+_LOOKS = {
+    Verdict.FASTER: (GREEN, ""),
+    Verdict.SLOWER: (VERMILION, "/"),
+    Verdict.SAME: (BLUE, "x"),
+    Verdict.AMBIGUOUS: (SKY, "."),
+}
 
 
 def options(one: Ablation, name: str) -> Chart | None:
@@ -36,14 +42,14 @@ def options(one: Ablation, name: str) -> Chart | None:
     shown = [(s, s.speedup) for s in one.settings if s.speedup is not None]
     if not shown:
         return None
-    data = [_bars([(i, s, r) for i, (s, r) in enumerate(shown) if _look(s) == v], v) for v in _LOOKS]
+    data = [_bars([(i, s, r) for i, (s, r) in enumerate(shown) if s.verdict == v], v) for v in _LOOKS]
     texts = [f"{label(s)}{_step(s)}  <b>{r.value:.2f}x</b>  {_ms(s)} ms" for s, r in shown]
     defaults = _median(one.default.samples)
     return Chart(
         name,
         title(one.default.case),
         f"Times as fast as the defaults ({defaults} ms), which were measured in turn with each setting; whiskers are"
-        " 95 % intervals.",
+        f" 95 % intervals. A difference up to {one.threshold:.1%} is none.",
         [bars for bars in data if bars["y"]],
         layout(
             FRAME + BAR * len(shown),
@@ -64,11 +70,6 @@ def _step(setting: Setting) -> str:
     return "" if setting.step == ALONE else f" ({label(setting.step)})"
 
 
-def _look(setting: Setting) -> Verdict:
-    verdict = setting.verdict()
-    return verdict if verdict in (Verdict.FASTER, Verdict.SLOWER) else Verdict.AMBIGUOUS
-
-
 def _bars(bars: Sequence[tuple[int, Setting, Ratio]], verdict: Verdict) -> dict[str, Any]:
     """The settings of one verdict, each with its place."""
     colour, pattern = _LOOKS[verdict]
@@ -76,7 +77,7 @@ def _bars(bars: Sequence[tuple[int, Setting, Ratio]], verdict: Verdict) -> dict[
     return {
         "type": "bar",
         "orientation": "h",
-        "name": "neither for sure" if verdict == Verdict.AMBIGUOUS else verdict.value,
+        "name": verdict.value,
         "base": 1.0,
         "width": 0.4,
         "x": [r.value - 1 for _, _, r in bars],
@@ -111,7 +112,7 @@ def _ms(setting: Setting) -> str:
 
 
 def _verdict(setting: Setting) -> str:
-    verdict = setting.verdict()
+    verdict = setting.verdict
     return setting.measurement.outcome.value if verdict is None else verdict.value
 
 
