@@ -6,7 +6,7 @@ The plan is run like any other, and what it was predicted to take is told beside
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
@@ -14,7 +14,7 @@ from typing import Any
 
 import xframe
 from xframe import artifact, files, planning
-from xframe.analysis.costs import Costs, Prediction
+from xframe.analysis.costs import EARLIER, Costs, Prediction
 from xframe.errors import Unsupported, by_outcome
 from xframe.lowering.identity import identity
 from xframe.measure import Budget, Job, Progress, measure
@@ -140,7 +140,7 @@ class Oracle:
         facts = self._facts(job, plans)
         path = files.place("costs", facts)
         if path not in self._known:
-            self._known[path] = files.kept(path, Costs.from_json) or self._measured(job, plans, path, facts)
+            self._known[path] = files.kept(path, _earlier) or self._measured(job, plans, path, facts)
         return self._known[path]
 
     def _facts(self, job: Job, plans: list[Plan]) -> dict[str, Any]:
@@ -169,3 +169,9 @@ class Oracle:
         if not any(outcome in _PASSING for outcome, _ in costs.failed.values()):
             files.keep(path, facts, costs.to_json())
         return costs
+
+
+def _earlier(data: Mapping[str, Any]) -> Costs:
+    """Kept costs, with when they were measured: the machine may be faster or slower now."""
+    when = str(data["of"]["created"]).replace("T", " ")[:16]
+    return replace(Costs.from_json(data), notes=(f"{EARLIER} {when}",))

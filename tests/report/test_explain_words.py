@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from xframe.analysis.costs import EARLIER
 from xframe.analysis.counterfactuals import SAME, Change, Counterfactual
 from xframe.analysis.explanation import Explanation
 from xframe.analysis.shares import PROFILER
@@ -235,6 +236,15 @@ def test_all_sentences_the_differences_first_and_rows_without_a_decomposition_to
     assert told[6] == (
         "tvm best (pytorch's export), the cheapest lowering at each different convolution (1 fft), run in the common"
         " executor at batch 1, 2 threads: predicted 10.00 ms, measured 10.10 ms (+1.0%)."
+    )
+
+
+def test_costs_of_another_day_are_told_beside_what_they_predicted():
+    best = Case("m", "pytorch", "tvm", Plan("best", ((SITE, "fft"),)), "cpu", 1, 2)
+    note = f"{EARLIER} 2026-01-02 03:04"
+    row = Measurement(best, Outcome.OK, rounds=((0.01,),), prediction={"total_s": 0.01}, notes=("another", note))
+    assert explain_words.prediction(row).endswith(
+        "measured 10.00 ms (+0.0%). Best was chosen by costs that were measured on 2026-01-02 03:04."
     )
 
 

@@ -25,6 +25,9 @@ from xframe.types import ConvSite, Outcome
 #: Roles of the stages that only change the form of an image.
 CONVERSIONS = frozenset({"pad", "space_to_depth"})
 
+#: How the note begins on costs that were kept from another day.
+EARLIER = "best was chosen by costs that were measured on"
+
 Choice = tuple[ConvSite, str]
 Samples = tuple[float, ...]
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from xframe.analysis.costs import EARLIER
 from xframe.analysis.counterfactuals import Counterfactual
 from xframe.analysis.explanation import Explanation
 from xframe.analysis.shares import CALL, GAPS, OUTSIDE, PROFILER
@@ -312,4 +313,5 @@ def prediction(m: Measurement) -> str:
     return (
         f"{name}, the cheapest lowering at each different convolution ({plan}), run in the common executor at"
         f" {where(m.case)}: predicted {scale(seconds)} ms, measured {scale(took)} ms ({took / seconds - 1:+.1%})."
+        + "".join(f" {note[:1].upper()}{note[1:]}." for note in m.notes if note.startswith(EARLIER))
     )
