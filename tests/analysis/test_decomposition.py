@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from tests.analysis.profiles import MS, A, B, forced, measured, one_pass, run, runs
 from xframe.analysis.decomposition import TERMS, explained, groups
-from xframe.analysis.passes import turns
 from xframe.report import page_sites
 from xframe.results import LayerWork, Level, Machine
 from xframe.types import ConvSite, Kernel, Outcome, Plan, Profile, SiteRecord, Span, Tuned
@@ -364,20 +363,6 @@ def test_a_row_of_one_round_is_not_held_up_to_others_of_more():
     assert any("jax native" in n and "profiled in one round alone" in n for n in found.notes)
 
 
-def test_samples_steps_and_passes_of_a_turn_are_told_or_spread_evenly():
-    passes = [one_pass(float(i), (A, 1.0)) for i in range(1, 6)]
-    m = measured(passes, wall=[(1.0, 1.1), (2.0,), (3.0,)], plain=tuple(range(1, 8)))
-    even = turns(m)
-    assert [len(t.passes) for t in even] == [1, 2, 2]
-    assert [len(t.plain) for t in even] == [2, 2, 3]
-    told = turns(replace(m, environment={"profiled": [[2, 4, 1], [3, 1, 6]]}))
-    assert [[x / MS for x in t.samples] for t in told] == [pytest.approx([1.0, 1.1, 2.0]), pytest.approx([3.0])]
-    assert [len(t.passes) for t in told] == [4, 1]
-    assert [len(t.plain) for t in told] == [1, 6]
-    assert turns(replace(m, environment={"profiled": [[1, 1, 1]]})) == even  # it is not of this measurement
-    assert sum(len(t.passes) for t in turns(replace(m, rounds=m.rounds[:1]))) == 5
-
-
 def test_equal_convolutions_are_one_part():
     layers = (*LAYERS, LayerWork("conv3", "conv", B, 1e6, 500))
     found = of(TORCH, layers={1: layers}, machines={1: MACHINE})
@@ -388,14 +373,6 @@ def test_sites_without_layers_are_told_in_words():
     wide = ConvSite(1, 3, (224, 224), 64, (11, 11), (4, 4), (2, 2, 2, 2))
     found = of(measured(one_pass(9.0, (wide, 2.0), (A, 1.0))), layers={})
     assert [p.name for p in found["convolutions"].parts] == ["3x224x224 -> 64, 11x11 /4", "8x9x9 -> 8, 3x3"]
-
-
-def test_another_backend_s_names_for_algorithms_are_its_own():
-    """cuDNN's ``gemm`` writes the column matrix; the executor's on a GPU does not."""
-    plan = Plan("gemm", ((A, "gemm"), (B, "gemm")))
-    rows = (one_pass(9.0, (A, 1.0, "cudnn:gemm"), (B, 1.0, "cudnn:gemm")), forced("gemm", 1.0, 1.0))
-    (group,) = groups(run(measured(rows[0], runner="cudnn", plan=plan), rows[1]))
-    assert [r.lowerings[A] for r in group.rows] == ["gemm_explicit", "gemm"]
 
 
 def test_products_of_fewer_bits_are_neither_the_best_nor_what_a_lowering_takes():
