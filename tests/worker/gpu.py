@@ -11,10 +11,14 @@ NOT_READY, INVALID = 600, 400
 
 
 class Driver:
-    """Set ``waits`` to False for a context that does not make its streams wait; ``version`` as the driver gives it."""
+    """Set ``waits`` to False for a context that does not make its streams wait, ``joins`` for one whose events do not
+    wait for them; ``queue``: the host waits where more than so many kernels have not begun; ``version`` as the driver
+    gives it; ``slow``: seconds that calls of the context take at first; ``sleeps``: functions of the host do."""
 
-    def __init__(self, version=13000, waits=True):
-        self.version, self.waits = version, waits
+    def __init__(self, version=13000, waits=True, joins=True, queue=1024, slow=0.0, sleeps=True):
+        self.sleeps = sleeps
+        self.version, self.waits, self.joins, self.queue, self.slow = version, waits, joins, queue, slow
+        self.begins, self.called, self.untimed = [], set(), set()
         self.now, self.floor = 0.0, 0.0
         self.streams = {None: 0.0}  # handle -> when what was asked of it is over
         self.events = {}  # handle -> when it passes
@@ -29,7 +33,12 @@ class Driver:
     def launch(self, seconds, stream=None):
         """A kernel."""
         self.now += CALL
-        self.streams[stream] = max(self.now, self.floor, self.streams[stream]) + seconds
+        self.begins = [begin for begin in self.begins if begin > self.now]
+        if len(self.begins) >= self.queue:
+            self.now = max(self.now, self.begins.pop(0))
+        begin = max(self.now, self.floor, self.streams[stream])
+        self.begins.append(begin)
+        self.streams[stream] = begin + seconds
 
     def wait(self):
         """As a framework does that waits for the device."""
@@ -82,8 +91,11 @@ class Driver:
         return self._new(into, self.streams)
 
     def cuEventCreate(self, into, flags):
-        assert flags == 0, "an event that takes no time, or a blocking one"
-        return self._new(into, self.events)
+        assert flags in (0, 2), "a blocking one"
+        status = self._new(into, self.events)
+        if flags:
+            self.untimed.add(self._last)
+        return status
 
     def cuStreamDestroy_v2(self, stream):
         del self.streams[stream.value]
@@ -96,6 +108,10 @@ class Driver:
     def _stream(self, stream):
         return None if stream is None else stream.value
 
+    def _once(self, function):
+        self.now += CALL if function in self.called else CALL + self.slow
+        self.called.add(function)
+
     def _free(self, stream):
         self.now += CALL
         return max(self.now, self.floor, self.streams[stream])
@@ -104,7 +120,7 @@ class Driver:
         usleep = ctypes.cast(ctypes.CDLL(None).usleep, ctypes.c_void_p).value
         assert function.value == usleep
         key = self._stream(stream)
-        self.streams[key] = self._free(key) + argument.value * 1e-6
+        self.streams[key] = self._free(key) + argument.value * 1e-6 * self.sleeps
         return 0
 
     def cuEventRecord(self, event, stream):
@@ -119,15 +135,15 @@ class Driver:
 
     def cuCtxWaitEvent(self, context, event):
         assert context.value == 0xC0
-        self.now += CALL
+        self._once("cuCtxWaitEvent")
         if self.waits:
             self.floor = max(self.floor, self.events[event.value])
         return 0
 
     def cuCtxRecordEvent(self, context, event):
         assert context.value == 0xC0
-        self.now += CALL
-        self.events[event.value] = max(self.now, *self.streams.values())
+        self._once("cuCtxRecordEvent")
+        self.events[event.value] = max(self.now, *self.streams.values()) if self.joins else self.now
         return 0
 
     def cuEventQuery(self, event):
@@ -139,6 +155,8 @@ class Driver:
         return 0
 
     def cuEventElapsedTime(self, into, start, end):
+        if {start.value, end.value} & self.untimed:
+            return INVALID
         times = self.events[start.value], self.events[end.value]
         if max(times) > self.now:
             return NOT_READY

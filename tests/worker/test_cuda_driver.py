@@ -28,7 +28,7 @@ def driver(library):
 
 
 def test_what_is_asked_for_behind_a_gate_begins_when_it_opens(driver, library):
-    gate, begin, end = Gate(driver, hold=0.5), driver.event(), driver.event()
+    gate, begin, end = Gate(driver, hold=0.5, now=library.clock), driver.event(), driver.event()
     gate.shut()
     driver.record(begin, None)
     library.launch(2e-3)
@@ -43,7 +43,7 @@ def test_what_is_asked_for_behind_a_gate_begins_when_it_opens(driver, library):
 
 
 def test_a_gate_that_was_open_too_early_is_held_for_twice_as_long(driver, library):
-    gate = Gate(driver, hold=1e-3)
+    gate = Gate(driver, hold=1e-3, now=library.clock)
     closed = []
     for _ in range(3):
         gate.shut()
@@ -53,6 +53,43 @@ def test_a_gate_that_was_open_too_early_is_held_for_twice_as_long(driver, librar
         library.wait()
     assert closed == [False, False, True]
     assert gate.gated
+
+
+def test_a_host_that_was_held_up_once_makes_no_gate_longer_for_ever(driver, library):
+    gate = Gate(driver, hold=1e-3, now=library.clock)
+
+    def opens(busy):
+        gate.shut()
+        before = library.now
+        library.sleep(busy)
+        counted = gate.counts(gate.closed)
+        library.wait()
+        return counted, library.now - before
+
+    assert opens(0.02)[0] is False
+    while not (last := opens(1e-4))[0]:
+        pass
+    assert opens(1e-4) == (True, pytest.approx(1e-3, rel=0.01)), last
+
+
+def test_a_gate_is_held_for_no_longer_than_anybody_asks(driver, library):
+    gate = Gate(driver, now=library.clock)
+    gate.expect(60.0)
+    gate.shut()
+    library.sleep(1.1)
+    assert not gate.closed
+
+
+def test_closing_frees_all_that_can_be_freed(library):
+    driver = Driver(0, library)
+    with driver.current():
+        driver.event()
+        stream = driver.stream()
+    library.cuStreamDestroy_v2 = lambda handle: 700
+    with pytest.raises(XframeError, match="cuStreamDestroy_v2 failed"):
+        driver.close()
+    assert (library.retained, library.pushed, library.events) == (0, 0, {})
+    assert list(library.streams) == [None, stream.value]
 
 
 def test_a_gate_that_never_helps_is_given_up_and_then_everything_counts(driver, library):

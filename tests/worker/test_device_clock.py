@@ -113,6 +113,52 @@ def test_what_another_thread_launches_soon_after_the_step_is_in_it():
     assert readings.seconds == [pytest.approx(sum(KERNELS) + 2e-4, abs=1e-5)] * 10
 
 
+def test_what_another_thread_launches_as_late_as_a_whole_step_lasts_is_in_it():
+    driver = Driver()
+    framework = Framework(driver, host=1e-5, later=(2e-4,), after=9e-4)
+    assert read(driver, framework).seconds == [pytest.approx(sum(KERNELS) + 2e-4, abs=1e-5)] * 10
+
+
+def test_a_thread_that_wakes_up_late_at_times_refuses_nothing():
+    driver = Driver()
+    framework = Framework(driver)
+    usual = framework.sync
+
+    def sync():
+        usual()
+        driver.now += 4e-4 * (framework.steps % 3 == 0)
+
+    framework.sync = sync
+    assert read(driver, framework).seconds == [pytest.approx(sum(KERNELS), abs=1e-5)] * 10
+
+
+def test_a_step_of_which_nothing_is_between_the_events_is_refused():
+    driver = Driver()
+    with pytest.raises(XframeError, match=r"by the device's events, no more than nothing does .* not between them"):
+        read(driver, Framework(driver, kernels=()))
+
+
+def test_a_step_of_more_kernels_than_the_device_queues_is_timed_with_its_gaps_and_says_so():
+    driver = Driver(queue=64)
+    framework = Framework(driver, kernels=(1e-5,) * 200, host=2e-5)
+    readings = read(driver, framework, expected=4e-3)
+    assert readings.how == UNGATED
+    assert "asks for more than it queues" in readings.how
+    assert readings.seconds == [pytest.approx(200 * 2e-5, rel=0.1)] * 10
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_step_that_takes_longer_than_there_is_time_is_made_a_few_times_and_no_gate_is_held_for_long(waits):
+    driver = Driver()
+    framework = Framework(driver, kernels=(10.0,), waits=waits)
+    timed = clock(driver)
+    began = driver.now
+    readings = timed.read(framework.ask, framework.sync, 10.0, 100, 0.15)
+    assert readings.seconds == [pytest.approx(10.0, abs=1e-3)]
+    assert framework.steps == 1 + waits
+    assert driver.now - began < framework.steps * 12
+
+
 def test_a_step_that_goes_on_launching_when_its_end_was_recorded_is_refused():
     driver = Driver()
     with pytest.raises(XframeError, match="launched when it had returned"):
@@ -126,6 +172,12 @@ def test_at_least_one_reading_and_none_beyond_the_time():
     assert 1 < len(read(driver, framework, count=10**6, longest=0.05).seconds) < 100
 
 
+def test_first_calls_of_a_driver_that_take_long_are_no_reason_to_refuse():
+    driver = Driver(slow=8e-3)
+    framework = Framework(driver)
+    assert read(driver, framework).seconds == [pytest.approx(sum(KERNELS), abs=1e-5)] * 10
+
+
 def test_what_the_clock_itself_takes_is_known():
     assert 0 < clock(Driver()).empty_s < 1e-5
 
@@ -135,6 +187,8 @@ def test_what_the_clock_itself_takes_is_known():
     [
         (Driver(version=12040), Unavailable, r"CUDA 12\.5 or later, and that for CUDA 12\.4"),
         (Driver(waits=False), XframeError, "do not wait for an event of their context"),
+        (Driver(joins=False), XframeError, "an event of this GPU's context does not wait for its streams"),
+        (Driver(sleeps=False), XframeError, "no gate of this GPU stayed closed"),
     ],
 )
 def test_a_driver_that_can_not_do_it_says_why_and_nothing_is_left(driver, error, match):

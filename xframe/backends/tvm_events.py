@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from xframe.backends.nodes import Nodes
 
 #: Of passes whose gate was never proven to be closed until all was launched.
-UNGATED = "kernels were timed without a gate, as a pass waits for the GPU itself: the host's gaps are in their times"
+UNGATED = (
+    "kernels were timed without a gate, as a pass waits for the GPU itself or asks for more than it queues: the host's"
+    " gaps are in their times"
+)
 
 
 class WatchedOnGpu(Watched):
@@ -40,7 +43,7 @@ class WatchedOnGpu(Watched):
 
     def profiles(self, passes: int, join: Join, nodes: "Nodes") -> list[Profile]:
         with contextlib.closing(Driver(self._index)) as driver, driver.current():
-            self._gate = Gate(driver)
+            self._gate = Gate(driver, now=time.perf_counter)
             self._marks = _Marks(driver, len(self.shapes) + 1)
             return super().profiles(passes, join, nodes)
 

@@ -7,11 +7,13 @@ he holds meanwhile, is only slow. Whether it was still closed when all had been 
 
 import contextlib
 import ctypes
-from typing import Any, Iterator, List, Tuple
+import time
+from typing import Any, Callable, Iterator, List, Tuple
 
 from xframe.errors import Unavailable, XframeError
 
 NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
+UNTIMED = 2  # CU_EVENT_DISABLE_TIMING
 _NOT_READY = 600  # CUDA_ERROR_NOT_READY
 _TYPES = {"p": ctypes.c_void_p, "i": ctypes.c_int, "u": ctypes.c_uint, "a": ctypes.c_ulonglong, "z": ctypes.c_size_t}
 #: Function of the driver -> its arguments: p a pointer or handle, a an address on the device, i int, u unsigned,
@@ -42,8 +44,8 @@ SIGNATURES = {
 }
 
 #: Longest that a gate is held because it was open too early, seconds; how often in a row it is found so before it is
-#: given up.
-_LONGEST, _DOUBLINGS = 0.25, 5
+#: given up; the longest for what is expected to take long: nobody asks for so long without waiting.
+_LONGEST, _DOUBLINGS, _MOST = 0.25, 5, 1.0
 #: Seconds that a gate has beyond what it is expected to take.
 MARGIN = 1e-3
 
@@ -70,6 +72,7 @@ class Driver:
 
     def __init__(self, index: int, library: Any = None) -> None:
         self._library = library or _loaded()
+        self._nap = ctypes.cast(ctypes.CDLL(None).usleep, ctypes.c_void_p)
         self._made: List[Tuple[str, Any]] = []
         version, number = ctypes.c_int(), ctypes.c_int()
         self.call("cuInit", 0)
@@ -103,9 +106,13 @@ class Driver:
         """A new stream that waits for no other, nor they for it. The context must be the current one."""
         return self._new("cuStreamCreate", NON_BLOCKING)
 
-    def event(self) -> Any:
-        """A new event that keeps its time. The context must be the current one."""
-        return self._new("cuEventCreate", 0)
+    def event(self, timed: bool = True) -> Any:
+        """A new event, which keeps its time if it is ``timed``. The context must be the current one."""
+        return self._new("cuEventCreate", 0 if timed else UNTIMED)
+
+    def nap(self, stream: Any, seconds: float) -> None:
+        """What is asked of ``stream`` from now on waits for a function of the host that sleeps for so long."""
+        self.call("cuLaunchHostFunc", stream, self._nap, ctypes.c_void_p(max(1, int(seconds * 1e6))))
 
     def record(self, event: Any, stream: Any) -> None:
         """``event`` passes when what was asked of ``stream`` so far is over."""
@@ -134,10 +141,11 @@ class Driver:
         if not self._retained:
             return
         self._retained = False
-        with self.current():
-            for free, handle in reversed(made):
-                self.call(free, handle)
-        self.call("cuDevicePrimaryCtxRelease_v2", self._device)
+        with contextlib.ExitStack() as freed:  # in reverse, each whatever becomes of the others
+            freed.callback(self.call, "cuDevicePrimaryCtxRelease_v2", self._device)
+            freed.enter_context(self.current())
+            for free, handle in made:
+                freed.callback(self.call, free, handle)
 
     def _new(self, function: str, flags: int) -> Any:
         handle = ctypes.c_void_p()
@@ -154,44 +162,65 @@ class Driver:
 class Gate:
     """Keeps ``stream`` waiting. The driver's context must be the current one whenever it is used.
 
-    ``opened`` is the event that passes as it opens. Once it is given up, as what is asked for behind it waits for the
-    device itself, ``gated`` is False and it is never closed again.
+    ``opened`` is the event that passes as it opens. Once it is given up, as it is open before all has been asked for
+    however long it is held, ``gated`` is False and it is never closed again. That is so behind it where the host waits
+    for the device itself, or asks for more than the device queues (some thousand launches).
+
+    Parameters
+    ----------
+    hold
+        Seconds for which it is held at least.
+    now
+        The host's clock, in seconds.
     """
 
-    def __init__(self, driver: Driver, stream: Any = None, hold: float = MARGIN) -> None:
-        self._driver, self._stream, self._hold = driver, stream, hold
-        self._nap = ctypes.cast(ctypes.CDLL(None).usleep, ctypes.c_void_p)
+    def __init__(
+        self, driver: Driver, stream: Any = None, hold: float = MARGIN, now: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._driver, self._stream, self._now = driver, stream, now
+        self._least = self._hold = hold
+        self._shut = self._asked = 0.0  # when it was shut, and how long it took until all had been asked for
         self._missed = 0  # how often in a row it was open too early
         self.opened, self.gated = driver.event(), True
 
     def expect(self, seconds: float) -> None:
         """From now on it stays closed long enough to ask for what takes so long."""
-        self._hold = max(self._hold, 2 * seconds + MARGIN)
+        self._least = max(self._least, min(2 * seconds + MARGIN, _MOST))
+        self._hold = max(self._hold, self._least)
 
     def shut(self) -> None:
         """What is asked of the stream from now on waits until it opens."""
+        self._shut = self._now()
         if self.gated:
-            microseconds = ctypes.c_void_p(max(1, int(self._hold * 1e6)))
-            self._driver.call("cuLaunchHostFunc", self._stream, self._nap, microseconds)
+            self._driver.nap(self._stream, self._hold)
         self._driver.record(self.opened, self._stream)
 
     @property
     def closed(self) -> bool:
-        """Whether it has not opened yet."""
-        return self.gated and not self._driver.passed(self.opened)
+        """Whether it has not opened yet, now that all has been asked for."""
+        opened = self._driver.passed(self.opened)
+        self._asked = self._now() - self._shut
+        return self.gated and not opened
 
     def counts(self, closed: bool) -> bool:
         """Whether a reading counts, of which ``closed`` tells whether it still was when all had been asked for.
 
-        If not, the gate is held for twice as long from now on; where that does not help, everything counts.
+        If not, the gate is held for twice as long, until it helps; where that does not help, everything counts. A host
+        that was held up once, by whatever else the machine does, makes no gate longer for ever.
         """
         if closed or not self.gated:
             self._missed = 0
+            self._hold = max(self._least, min(self._hold, 2 * self._asked))
             return True
         self._missed += 1
         self._hold = max(self._hold, min(2 * self._hold, _LONGEST))
-        self.gated = self._missed < _DOUBLINGS
+        if self._missed >= _DOUBLINGS:
+            self.give_up()
         return False
+
+    def give_up(self) -> None:
+        """It is never closed again."""
+        self.gated = False
 
 
 def _loaded() -> Any:
