@@ -14,6 +14,7 @@ from xframe.jobs import Budget, Job
 from xframe.results import Measurement
 from xframe.types import Outcome, Profile, SiteRecord
 from xframe.worker import wire
+from xframe.worker.device_clock import UNGATED
 from xframe.worker.host import Worker
 
 if TYPE_CHECKING:
@@ -124,10 +125,19 @@ class Row:
             self._keep_device_times(reply)
 
     def _keep_device_times(self, reply: dict[str, Any]) -> None:
+        """One median is of times that were taken alike: those behind a gate, where a row has both."""
+        times, clock = tuple(reply.get("device_seconds", ())), reply.get("device_clock")
+        known = self.facts.get("device_clock")
         if why := reply.get("no_device_time"):
-            self.note(f"no times by the device's own clock: {why}")
-        self.device_rounds.append(tuple(reply.get("device_seconds", ())))
-        if clock := reply.get("device_clock"):
+            self.note(f"no {'more ' if any(self.device_rounds) else ''}times by the device's own clock: {why}")
+        if clock and known and clock["how"] != known["how"]:
+            self.note(f"of some visits there are no times by the device's own clock, as those were {UNGATED}")
+            if clock["how"] == UNGATED:
+                times, clock = (), known
+            else:
+                self.device_rounds = [()] * len(self.device_rounds)
+        self.device_rounds.append(times)
+        if clock:
             self.facts["device_clock"] = clock
 
     def keep_verified(self) -> None:

@@ -156,8 +156,8 @@ class Session:
         try:
             self.clock = self.clock or DeviceClock(self.gpu)
             readings = self.clock.read(ask, self.executable.sync, quartiles(seconds)[1], count, longest)
-        except XframeError as e:
-            self.no_clock = str(e)
+        except Exception as e:  # of whatever kind: what the host has timed is not lost, and is verified next
+            self.no_clock = str(e) if isinstance(e, XframeError) else "%s: %s" % (type(e).__name__, e)
             return {"no_device_time": self.no_clock}
         clock = {"how": readings.how, "empty_s": self.clock.empty_s}
         return {"device_seconds": readings.seconds, "device_clock": clock}
