@@ -9,6 +9,10 @@ class SpinInDispatch(pytorch_lies.SpinInDispatch):
     share = LOUD
 
 
+class SleepInDispatch(pytorch_lies.SleepInDispatch):
+    share = LOUD
+
+
 class SlowKernel(pytorch_lies.SlowKernel):
     share = LOUD
 

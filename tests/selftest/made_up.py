@@ -34,7 +34,7 @@ def profile(rng, lie="", amount=0.0):
         return seconds * math.exp(rng.normal(0, NOISE))
 
     now, kernels, host = about(CALL), [], []
-    now += amount if lie == "spin" else 0.0
+    now += amount if lie in ("spin", "sleep") else 0.0
     for name, kind, site, seconds in KERNELS:
         if name == "relu1" and lie == "transpose":
             kernels.append(Kernel("to", now, now + amount / 2, kind="layout", layer=name))
@@ -56,7 +56,7 @@ def row(framework, seed, lie="", amount=0.0, lands="", planted_file=""):
     def wall():
         return profile(rng, lie, amount).wall - COST
 
-    place = {"spin": "", "kernel": "conv2"}.get(lie, "relu1")
+    place = {"spin": "", "sleep": "", "kernel": "conv2"}.get(lie, "relu1")
     return Measurement(
         Case("made-up", framework, "native", Plan(), "cpu", 1, 1),
         Outcome.OK,

@@ -3,18 +3,23 @@
 import contextlib
 import os
 import subprocess
+import tempfile
 from dataclasses import replace
 
 import pytest
 
-from tests.selftest import made_up
-from xframe import environment
+from tests.selftest import loud_lies, made_up
+from xframe import environment, zoo
+from xframe.analysis import floors
+from xframe.analysis.decomposition import explained
+from xframe.frameworks.pytorch import PyTorch
 from xframe.measure import Budget
 from xframe.registry import FRAMEWORKS, Row
+from xframe.results import Measurement, Run
 from xframe.selftest import attribution, verdict
 from xframe.selftest.attribution import Setting, judged
 from xframe.selftest.lies import LIES
-from xframe.types import Outcome
+from xframe.types import Case, Outcome, Plan
 
 TIMED = [name for name, lie in LIES.items() if lie.timed]
 QUICK = Budget(rounds=1, min_samples=2, min_seconds=0.01, max_seconds=0.1, profile=0)
@@ -52,6 +57,7 @@ def test_every_lie_that_takes_time_is_found_where_it_is(tmp_path):
 @pytest.mark.parametrize(
     ("lie", "lands"),
     [
+        ("sleep", "kernel"),
         ("spin", "kernel"),
         ("spin", "transpose"),
         ("kernel", "spin"),
@@ -105,6 +111,43 @@ def test_planted_rows_leave_the_registry_as_it_was():
         assert FRAMEWORKS["jax"].where == "x:Y"
         assert "z" in FRAMEWORKS
     assert list(kept.items()) == list(FRAMEWORKS.items())
+
+
+def test_a_cached_output_costs_its_row_the_outcome_and_needs_no_honest_one(model, monkeypatch):
+    asked, compare = [], attribution.compare
+    monkeypatch.setattr(attribution, "compare", lambda request, *a: asked.append(request) or compare(request, *a))
+    (found,) = attribution.attribution(Setting(model, threads=1, budget=QUICK), ("cached",), lambda line: None)
+    assert (found.ok, found.found) == (True, "MISMATCH"), found.reason
+    assert asked[0].frameworks == ("pytorch+cached",)
+
+
+def recorded(name, network):
+    """A row of a pass that was really profiled, the least disturbed of some. Its own time is all of its samples."""
+    quickest = min(network.profile(4), key=lambda p: p.wall)
+    times = (quickest.wall - quickest.cost,)
+    case = Case("small", name, "native", Plan(), "cpu", 1, 1)
+    return Measurement(case, Outcome.OK, rounds=(times,), profiles=(quickest,), plain=times)
+
+
+def test_in_real_profiles_each_lie_is_in_its_term(model, tmp_path, monkeypatch):
+    """By the decomposition's arithmetic alone: what is loud in a pass is in the terms of the same pass, however busy
+    the machine is. An honest step is a quarter of each lie."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    spec = replace(zoo.spec(model), input=(16, 32, 32))
+    classes = {"honest": PyTorch, **{n: getattr(loud_lies, LIES[n].where.partition(":")[2]) for n in TIMED}}
+    networks = {n: c().build(spec, zoo.weights(spec), "cpu", 1, 1) for n, c in classes.items()}
+    for network in networks.values():
+        network.bind([zoo.inputs((1, *spec.input), 0)])
+    rows = tuple(recorded(*item) for item in networks.items())
+    honest, *lying = explained(Run(1, "now", (), {}, rows, {}, {1: floors.layers(spec, 1)}))
+    for name, one in zip(TIMED, lying, strict=True):
+        terms = {t.name: t for t in one.difference(honest).terms}
+        most = max(terms.values(), key=lambda t: t.seconds)
+        assert most.name == LIES[name].lands, name
+        if LIES[name].at_layer:
+            assert max(most.parts, key=lambda t: t.seconds).name == "conv2"
+        if LIES[name].part:
+            assert most[LIES[name].part].seconds > 0.1 * most.seconds
 
 
 def interrupted(processes):

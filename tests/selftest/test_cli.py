@@ -84,7 +84,7 @@ def test_what_was_found_before_an_interrupt_is_shown(answers, capsys, monkeypatc
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--lie", "white"], "unknown lie 'white': there are spin, kernel"),
+        (["--lie", "white"], "unknown lie 'white': there are sleep, spin, kernel"),
         (["--runs", "0"], "--runs 0 makes no sense"),
         (["--model", "net.onnx"], "the lies are planted in a framework"),
         (["--model", "alexnot"], "did you mean alexnet"),

@@ -26,6 +26,7 @@ SPEC = ModelSpec(
     ),
 )
 LIES = {
+    pytorch_lies.SleepInDispatch: "",
     pytorch_lies.SpinInDispatch: "",
     pytorch_lies.SlowKernel: "conv2",
     pytorch_lies.NeedlessTranspose: "relu1",  # as large an image as relu2 reads, and the first

@@ -28,6 +28,9 @@ def test_one_run_has_a_row_for_each_lie():
     assert "MISMATCH" in cached
     assert "2 of 2 lies found in their place." in text
     assert "2 of 2 decompositions by their 95 % intervals alone." in text
+    assert "widened by 10% of what was planted" in text
+    assert "25% must be in its part" in text
+    assert "widened" not in rendered([[CACHED]])
 
 
 def test_several_runs_have_medians_counts_and_every_reason():

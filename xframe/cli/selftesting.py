@@ -18,7 +18,7 @@ Lies = Annotated[
     typer.Option(
         "--lie",
         metavar="A,B",
-        help="spin, kernel, transpose, allocation, cached, fallback, unhonoured, load; all by default.",
+        help="sleep, spin, kernel, transpose, allocation, cached, fallback, unhonoured, load; all by default.",
     ),
 ]
 
@@ -37,7 +37,11 @@ def attribution(
     lie: Lies = None,
     json: options.Json = False,
 ) -> int:
-    """Plant lies of known size in a framework and in a backend: each must be found where it was planted."""
+    """Plant lies of known size in a framework and in a backend: each must be found where it was planted.
+
+    A lie that takes time takes as long as an honest step. It is found where its interval, and a tenth of it, hold; what
+    is smaller than that tenth is not looked for.
+    """
     names = _checked(model, runs, lie)
     from xframe.selftest import words
     from xframe.selftest.attribution import Setting

@@ -111,12 +111,13 @@ def load(processes: int) -> Iterator[None]:
 
 
 def _in_framework(setting: Setting, names: Sequence[str], progress: Progress) -> dict[str, Finding]:
-    """The lies of a framework, the honest rows beside them."""
-    honest = FRAMEWORKS[HONEST]
-    rows = {name: honest._replace(aliases=()) for name in TWINS}
+    """The lies of a framework, the honest rows beside those that take time."""
+    honest, timed = FRAMEWORKS[HONEST], any(LIES[name].timed for name in names)
+    rows = {name: honest._replace(aliases=()) for name in (TWINS if timed else ())}
     rows.update({_framework(name): honest._replace(where=LIES[name].where, aliases=()) for name in names})
     with registered(FRAMEWORKS, rows):
-        run = compare(setting.request(frameworks=(HONEST, *rows), runners=(NATIVE,)), progress)
+        frameworks = (HONEST, *rows) if timed else tuple(rows)
+        run = compare(setting.request(frameworks=frameworks, runners=(NATIVE,)), progress)
     layers = {setting.batch: floors.layers(zoo.spec(setting.model), setting.batch)}
     return judged(replace(run, layers=layers), names)
 

@@ -41,6 +41,7 @@ class Lie(NamedTuple):
 _PYTORCH, _TVM = "xframe.selftest.pytorch_lies", "xframe.selftest.tvm_lies"
 
 LIES: dict[str, Lie] = {
+    "sleep": Lie("a sleep before the first layer", f"{_PYTORCH}:SleepInDispatch", "overhead"),
     "spin": Lie("a busy loop before the first layer", f"{_PYTORCH}:SpinInDispatch", "overhead"),
     "kernel": Lie("one convolution computed again", f"{_PYTORCH}:SlowKernel", "convolutions", at_layer=True),
     "transpose": Lie("an image to channels-last and back", f"{_PYTORCH}:NeedlessTranspose", "layout"),

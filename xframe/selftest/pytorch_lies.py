@@ -23,8 +23,8 @@ from xframe.types import ModelSpec
 #: Of an honest step: as much as frameworks differ by. Two processes of the same framework differ too, AlexNet's fully
 #: connected layers by a tenth, depending on the pages that their weights got: a small lie can't be told from that.
 SHARE = 1.0
-#: Seconds of one turn of the busy loop.
-SPIN = 1e-4
+#: Seconds of one turn of the busy loop, and of the sleep, which the system makes longer by some tens of microseconds.
+SPIN, NAP = 1e-4, 1e-3
 #: Elements of one tensor of the storm. 64 MB are above what any malloc keeps: each goes to the system and back.
 LARGE = 1 << 24
 #: Layers without weights: none of their kernels is one of a convolution.
@@ -120,6 +120,15 @@ class SpinInDispatch(Planted):
         end = time.perf_counter() + SPIN
         while time.perf_counter() < end:
             pass
+        return x
+
+
+class SleepInDispatch(SpinInDispatch):
+    """Sleeps before the first layer: unlike the busy loop it leaves its CPU to others, and the threads of kernels too
+    may fall asleep meanwhile."""
+
+    def once(self, module: Any, x: Any) -> Any:
+        time.sleep(NAP)
         return x
 
 

@@ -10,11 +10,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from xframe.selftest.lies import LIES
-from xframe.selftest.verdict import Finding
+from xframe.selftest.lies import LIES, PART
+from xframe.selftest.verdict import TOLERANCE, Finding
 
 #: Columns to fill where there is no terminal that tells its own width.
 WIDTH = 120
+#: What is called found.
+MEANING = (
+    f"found: the interval of its term is above 0 and has, widened by {TOLERANCE:.0%} of what was planted, that time; no"
+    f" other term, so widened, is without 0. Of an allocation {PART:.0%} must be in its part.",
+    f"In an honest row no term may miss 0 by more than {TOLERANCE:.0%} of the smallest lie.",
+)
 
 
 def render(runs: Sequence[Sequence[Finding]], out: TextIO) -> None:
@@ -52,6 +58,7 @@ def summary(runs: Sequence[Sequence[Finding]]) -> Iterator[str]:
     judged = [f for run in runs for f in run if f.within is not None]
     yield f"{sum(f.ok for f in lies)} of {len(lies)} lies found in their place."
     if judged:
+        yield from MEANING
         yield f"{sum(bool(f.within) for f in judged)} of {len(judged)} decompositions by their 95 % intervals alone."
     for number, run in enumerate(runs, 1):
         for finding in run:
