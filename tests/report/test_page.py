@@ -112,6 +112,7 @@ def test_every_number_leads_to_raw_samples(shown):
             for samples_of_round in m.rounds:
                 assert " ".join(f"{s * 1e3:.6f}" for s in samples_of_round) in told
             assert all(f"{p.wall * 1e3:.6f}" in told for p in m.profiles)
+            assert all(f"{(k.end - k.start) * 1e3:.6f}" in told for p in m.profiles for k in p.kernels)
     assert SOURCE.name in shown.all("p", **{"class": "origin"})[0][1]
     assert SOURCE.sha256 in shown.all("p", **{"class": "origin"})[0][1]
 
@@ -142,6 +143,24 @@ def test_many_samples_are_cut_in_words_and_all_counted():
     assert f"and {LISTED - LISTED // 4} more, in rows[1].rounds_s of the run.json" in text
     assert len(text) < 3_000_000
     assert f'<td class="n">{LISTED + 10}</td>' in text
+
+
+def test_kernels_stand_by_layer_and_name_a_value_a_pass_and_many_passes_are_cut():
+    def shown(*rows):
+        text = page(Run(2, "2026", (), {}, rows), (), SOURCE)
+        return text, [t for _, t in Page(text).all("details") if re.match(r"\d+ kernels? of", t)]
+
+    first = samples.run().measurements[0]
+    kernels = [Kernel("k <b>", i, i + s, layer="fc7") for i, s in enumerate((1e-3, 2e-3))]
+    one, two = (replace(first.profiles[0], kernels=tuple(k)) for k in (kernels, kernels[::-1]))
+    text, (told,) = shown(replace(first, profiles=(one, two)))
+    assert told.startswith("2 kernels of 2 profiled passes")
+    assert "fc7: k <b>: 1.000000 2.000000" in told  # by their order in the pass: nothing else tells them apart
+    assert "fc7: k <b>: 2.000000 1.000000" in told
+    assert "<b>k <b>" not in text
+    many = replace(first.profiles[0], kernels=tuple(kernels[:1] * (LISTED // 4)))
+    text, (told,) = shown(replace(first, profiles=(many,) * 8))
+    assert f"{LISTED // 4} kernels of 4 profiled passes; of 4 more passes in rows[0].profiles of the run.json" in told
 
 
 @pytest.mark.parametrize("rows", [(), samples.run().measurements[6:8]])

@@ -40,6 +40,8 @@ def report(result: Result, output: File = None, format: Format = None) -> int:
     if output is None:
         with console.quiet_pipe():
             sys.stdout.write(next(iter(texts.values())))
+        if others := [name for name in texts if name]:
+            print(f"without the {' and '.join(others)}, which -o FILE writes to a file beside it", file=sys.stderr)
         return 0
     from xframe import files
 

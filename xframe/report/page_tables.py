@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from xframe.report.page_rows import Entry, Group, counted, ms, options_words
 from xframe.results import Machine, Run
 from xframe.store import row
 
-#: Samples that a page holds at most, as text; the others are in the run.json alone, and the page says so.
+#: Samples, and kernel times, that a page holds at most, as text; the others are in the run.json alone, and it says so.
 LISTED = 60_000
 HEAD = ("#", "framework", "backend", "lowering", "options", "verdict", "median ms", "IQR ms", "n", "x fastest", "error",
         "of bound", "compile s", "peak MB", "prediction ms")  # fmt: skip
@@ -106,12 +107,15 @@ def raw(groups: Sequence[Group]) -> str:
     entries = [e for g in groups for e in g.entries if e.measurement.samples]
     total = sum(len(e.measurement.samples) for e in entries)
     each = None if total <= LISTED else max(LISTED // len(entries), 1)
+    kernels = sum(len(p.kernels) for e in entries for p in e.measurement.profiles)
+    passes = None if kernels <= LISTED else LISTED / kernels
     told = "ms, to the nanosecond, in the order in which they were taken; a round is a visit to the row's process."
-    body = "".join(_raw(g, e, each) for g in groups for e in g.entries if e.measurement.samples)
+    body = "".join(_raw(g, e, each, passes) for g in groups for e in g.entries if e.measurement.samples)
     return tag("div", tag("p", told) + body, cls="raw-rows") if entries else ""
 
 
-def _raw(group: Group, entry: Entry, most: int | None) -> str:
+def _raw(group: Group, entry: Entry, most: int | None, part: float | None) -> str:
+    """``most``: samples of a row; ``part``: of its profiled passes, whose kernels are listed; None: all of them."""
     m = entry.measurement
     title = f"{entry.number}. {entry.name}, {group.title}: {counted(len(m.samples), 'sample')} in"
     title += f" {counted(len(m.rounds), 'round')}"
@@ -128,9 +132,30 @@ def _raw(group: Group, entry: Entry, most: int | None) -> str:
             tag("p", f"<b>profiled passes</b> ({len(m.profiles)}): {_ns([p.wall for p in m.profiles])}", cls="raw")
         )
         parts.append(tag("p", f"<b>of which the profiler</b>: {_ns([p.cost for p in m.profiles])}", cls="raw"))
+        parts.append(_kernels(entry, part))
     if m.plain:
         parts.append(tag("p", f"<b>unprofiled steps beside them</b> ({len(m.plain)}): {_ns(m.plain)}", cls="raw"))
     return tag("details", tag("summary", esc(title)) + "".join(parts), id=f"row-{entry.number}")
+
+
+def _kernels(entry: Entry, part: float | None) -> str:
+    """What each kernel of the profiled passes took, one value a pass, in the order of the kernels."""
+    profiles = entry.measurement.profiles
+    kept = profiles if part is None else profiles[: max(int(part * len(profiles)), 1)]
+    found: dict[tuple[str, str, int], list[float]] = {}
+    for profile in kept:
+        seen: Counter[tuple[str, str]] = Counter()
+        for k in profile.kernels:
+            found.setdefault((k.layer, k.name, seen[k.layer, k.name]), []).append(k.end - k.start)
+            seen[k.layer, k.name] += 1
+    lines = (
+        tag("p", f"<b>{esc(f'{layer}: {name}' if layer else name)}</b>: {_ns(times)}", cls="raw")
+        for (layer, name, _), times in found.items()
+    )
+    rest = len(profiles) - len(kept)
+    more = f"; of {rest} more passes in rows[{entry.number - 1}].profiles of the run.json" if rest else ""
+    title = f"{counted(len(found), 'kernel')} of {counted(len(kept), 'profiled pass', 'profiled passes')}{more}"
+    return tag("details", tag("summary", title) + "".join(lines)) if found else ""
 
 
 def _ns(samples: Sequence[float]) -> str:
