@@ -183,16 +183,6 @@ def test_what_is_the_same_is_not_drawn_as_what_is_unsure(run):
     assert "A difference up to 90.0% is none." in chart.caption
 
 
-def test_what_is_the_same_is_not_drawn_as_what_is_unsure(run):
-    def asked(m):
-        return replace(m, environment={"ablation": {**m.environment["ablation"], "threshold": 0.9}})
-
-    (one,) = ablations([asked(m) for m in run.measurements if "ablation" in m.environment])
-    chart = options(one, "o")
-    assert [(bars["name"], bars["y"]) for bars in chart.data] == [("same", [0, 1, 2])]
-    assert "A difference up to 90.0% is none." in chart.caption
-
-
 def test_options_are_held_against_their_defaults(run):
     (one,) = ablations(run.measurements)
     chart = options(one, "o")
