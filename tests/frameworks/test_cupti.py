@@ -75,6 +75,16 @@ def test_a_kernel_that_ran_twice_in_a_graph_is_of_nobody():
     assert {k.layer for k in xla.on_device(known, works())} == {"wide"}
 
 
+def test_a_step_whose_kernels_have_no_instruction_says_what_gives_them_one():
+    """As of a CUDA graph: XLA's own kernels are told by their names, those of libraries by nothing."""
+    whole = events()
+    graph = [e._replace(stats={k: v for k, v in e.stats.items() if k != "hlo_op"}) for e in whole]
+    assert cupti.note(xla.on_device(whole, works())) == ""
+    found = xla.on_device(graph, works())
+    assert any(k.layer for k in found)
+    assert cupti.note(found) == cupti.NOBODYS
+
+
 def test_a_name_that_several_programs_have_is_of_nobody():
     (event,) = (e for e in events() if e.name == "input_exponential_fusion_2")
     both = {f"{program}/soft/input_exponential_fusion.2": xla.Work("softmax", "soft") for program in (1, 2)}

@@ -15,8 +15,8 @@ from xframe import registry, zoo
 from xframe.errors import Unsupported, XframeError
 
 jax = pytest.importorskip("jax")
+from xframe.frameworks import cupti, jax_eager, jax_profile, traces, xla  # noqa: E402
 from xframe.frameworks import jax as framework  # noqa: E402
-from xframe.frameworks import jax_eager, jax_profile, traces, xla  # noqa: E402
 from xframe.frameworks.traces import Event  # noqa: E402
 
 COST = jax_profile.cost_of_an_event
@@ -164,6 +164,15 @@ def test_on_a_gpu_its_kernels_are_those_of_the_step(monkeypatch):
         "PjitFunction(run)": "dispatch", "cuLaunchKernel": "dispatch", "cuMemcpyHtoDAsync_v2": "copy",
         "cuMemAlloc_v2": "allocation", "call": "python", "return": "python", "step": "python",
     }  # fmt: skip
+
+
+def test_kernels_of_a_graph_that_nobody_knows_are_said_to_be(monkeypatch):
+    graph = {line: [(*r[:3], {k: v for k, v in r[3].items() if k != "hlo_op"}) for r in rs] for line, rs in XLA.items()}
+    traced(monkeypatch, xspaces.step(graph, traces.MARK))
+    kernels = jax_profile.of_program(NET, 1, HLO, gpu=True)
+    (profile,) = jax_profile.Profiler(lambda: None, kernels, gpu()).passes(1)
+    assert profile.note == cupti.NOBODYS
+    assert len(profile.kernels) == len(OF_XLA)
 
 
 def test_a_gpu_that_leaves_no_trace_is_told(monkeypatch):

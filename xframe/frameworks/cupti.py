@@ -7,16 +7,23 @@ The profiler puts these times on the clock of the host's events, by one offset t
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from xframe.errors import XframeError
 from xframe.frameworks.traces import Event
+from xframe.types import Kernel
 
 #: How the names of the planes of GPUs begin.
 PLANES = "/device:GPU:"
 #: Calls of the driver in which the host waits for a GPU: what else runs meanwhile tells more.
 WAITING = ("cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize")
+#: Of kernels that no instruction of the trace launched, where they are more than this share of the time of all.
+_NOBODYS = 0.05
+NOBODYS = (
+    "kernels of no layer take over 5 % of the kernels' time: XLA's trace has no instruction for what runs in a CUDA"
+    " graph; with XLA_FLAGS=--xla_gpu_enable_command_buffer= it makes none, and kernels are launched one by one"
+)
 _DETAILS = frozenset(("kernel_details", "memcpy_details", "Memset_details"))
 #: Kernels that put values into another order; the last two are TensorFlow's, inside of its operators.
 _RELAYOUT = re.compile(r"nchwto|nhwcto|transpose|SwapDimension1And2|ShuffleInTensor3", re.IGNORECASE)
@@ -45,6 +52,12 @@ def split(events: Iterable[Event], runner: str) -> tuple[list[Event], list[Event
             " this CUDA, and have the driver loaded with NVreg_RestrictProfilingToAdminUsers=0"
         )
     return sorted(device, key=lambda e: (e.start, e.end)), host
+
+
+def note(kernels: Sequence[Kernel]) -> str:
+    """What is to be known of a step of XLA's whose kernels have no instruction; empty where they have."""
+    nobodys = sum(k.end - k.start for k in kernels if not k.layer and not k.kind)
+    return NOBODYS if nobodys > _NOBODYS * sum(k.end - k.start for k in kernels) else ""
 
 
 def kind(name: str, known: str) -> str:

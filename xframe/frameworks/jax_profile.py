@@ -1,7 +1,9 @@
 """What ran in a step of JAX, by layer: from its profiler's trace, joined to the HLO that XLA compiled.
 
-While it is traced, XLA launches one kernel after the other on a GPU, where it else runs a CUDA graph of them. That is
-left as it is: what the timed step saves by the graph is in the difference between profiled steps and others.
+On a GPU XLA runs CUDA graphs. It means to launch one kernel after the other while it is traced; then what the timed
+step saves by the graph is in the difference between profiled steps and others. As a plugin of JAX it has been seen not
+to know of the trace (openxla/xprof 3070): then a graph's kernels have no instruction, and the profile says what gives
+them one.
 """
 
 import tempfile
@@ -64,7 +66,7 @@ def cost_of_an_event(device: jax.Device) -> float:
             x = step(x)
         return x
 
-    # Programs, on a GPU: kernels of one may be a CUDA graph, which tracing takes apart, and that is no event's cost.
+    # Programs, on a GPU: kernels of one may be a CUDA graph, which tracing may take apart: no cost of an event.
     step = jax.jit(kernel).lower(m).compile() if gpu else kernel
     run = chain if gpu else jax.jit(chain).lower(m).compile()
     return traces.seconds_per_event(lambda: run(m).block_until_ready(), record)
@@ -94,7 +96,7 @@ class Profiler:
     """Profiled passes of a network. ``step`` runs it once, to its end; ``kernels`` finds them among the events."""
 
     def __init__(self, step: Callable[[], None], kernels: Kernels, device: jax.Device):
-        self._step, self._kernels = step, kernels
+        self._step, self._kernels, self._gpu = step, kernels, on_gpu(device)
         self._cost = cost_of_an_event(device)
 
     def passes(self, count: int) -> list[Profile]:
@@ -110,4 +112,5 @@ class Profiler:
         last = max((k.end for k in kernels), default=wall)
         woken = (e.start for e in others if e.name.endswith("::Await") and "_c" in e.stats)  # the end of its wait
         host += [Span("thread wake-up", last, time, "wake-up") for time in woken if time > last]
-        return Profile(wall, tuple(kernels), tuple(host), self._cost * len(events))
+        note = cupti.note(kernels) if self._gpu else ""
+        return Profile(wall, tuple(kernels), tuple(host), self._cost * len(events), note)

@@ -336,7 +336,8 @@ class Profiler:
         found, others = self._on_gpu(events) if self._gpu else self._on_cpu(events)
         host = traces.spans(others, wall, thread, _WAITING)
         ordered = sorted(found, key=lambda k: k.start)
-        return Profile(wall, tuple(ordered), tuple(host), self._cost * len(events))
+        note = cupti.note(found) if self._gpu and self._works else ""
+        return Profile(wall, tuple(ordered), tuple(host), self._cost * len(events), note)
 
     def _on_cpu(self, events: Sequence[Event]) -> tuple[list[Kernel], list[Event]]:
         found, others = xla.kernels(events, self._works)
