@@ -2,7 +2,9 @@
 
 import json
 import math
+import os
 import sys
+import time
 from dataclasses import replace
 
 import pytest
@@ -46,7 +48,16 @@ def test_memory_that_is_faster_now_than_what_was_kept_counts_from_then_on(measur
     calibration.machine(1)
     rates = iter((0.9e9, 1.5e9, 1.2e9))
     monkeypatch.setattr(calibration, "read_bandwidth", lambda threads: next(rates))
-    found = [calibration.machine(1) for _ in range(3)]
+    assert calibration.machine(1) == MACHINE, "what was kept a moment ago is not read again"
+    (path,) = (files.home() / "machine").glob("*.json")
+
+    def later():
+        os.utime(path, (path.stat().st_atime, time.time() - calibration.FRESH - 1))
+        found = calibration.machine(1)
+        assert calibration.machine(1) == found, "and is fresh then"
+        return found
+
+    found = [later() for _ in range(3)]
     assert [m.levels[-1].bytes_per_s for m in found] == [1e9, 1.5e9, 1.5e9]
     assert {m.levels[:-1] for m in found} == {MACHINE.levels[:-1]}
     assert asked == [1]

@@ -39,6 +39,8 @@ AHEAD = 8
 GROWTH = 4
 #: Multiply-adds one after another in each sum, and passes over them: short ones find a moment when nothing else runs.
 DEPTH, REPEATS = 1 << 17, 150
+#: Seconds for which the rate of memory that was kept is taken as it is.
+FRESH = 600
 #: Seconds after which the measuring process is given up.
 LIMIT = 120
 
@@ -47,8 +49,8 @@ def machine(threads: int, on_progress: Callable[[str], None] | None = None) -> M
     """The roofs of this machine with so many threads: kept ones, else measured now, in under 10 s.
 
     They are kept in ``$XFRAME_HOME/machine``, by processor, CPUs, threads and versions, unless other processes
-    disturbed the measuring. A virtual machine's memory is faster at one time than at another: what was kept of it is
-    read again, and the faster rate counts from then on.
+    disturbed the measuring. A virtual machine's memory is faster at one time than at another: after :data:`FRESH` what
+    was kept of it is read again, and the faster rate counts from then on.
 
     Parameters
     ----------
@@ -66,7 +68,8 @@ def machine(threads: int, on_progress: Callable[[str], None] | None = None) -> M
     facts = _facts(threads)
     path = files.place("machine", facts)
     if (kept := files.kept(path, Machine.from_json)) is not None:
-        return _faster(kept, threads, path, facts)
+        fresh = time.time() - path.stat().st_mtime < FRESH
+        return kept if fresh else _faster(kept, threads, path, facts)
     progress(f"roofs of this machine, threads {threads}")
     found = measured(threads)
     if found.load > FOREIGN:
@@ -79,10 +82,8 @@ def machine(threads: int, on_progress: Callable[[str], None] | None = None) -> M
 def _faster(kept: Machine, threads: int, path: Path, facts: dict[str, Any]) -> Machine:
     """The kept roofs, of which memory may turn out to be faster now."""
     *nearer, memory = kept.levels
-    now = read_bandwidth(threads)
-    if now <= memory.bytes_per_s:
-        return kept
-    found = replace(kept, levels=(*nearer, replace(memory, bytes_per_s=now)))
+    rate = max(memory.bytes_per_s, read_bandwidth(threads))
+    found = replace(kept, levels=(*nearer, replace(memory, bytes_per_s=rate)))
     files.keep(path, facts, found.to_json())
     return found
 

@@ -41,6 +41,10 @@ Ifs = Annotated[
 Details = Annotated[bool, typer.Option("--details", help="The parts of every term too.")]
 
 
+#: Rounds of short visits, in seconds: what rounds differ by decides how far the terms are known.
+ROUNDS, VISIT = 6, 0.2
+
+
 def explain(
     model: options.Model = "alexnet",
     framework: options.Frameworks = None,
@@ -53,7 +57,7 @@ def explain(
     batch: options.Batches = None,
     threads: options.Threads = None,
     seed: options.Seed = 0,
-    rounds: options.Rounds = 3,
+    rounds: options.Rounds = ROUNDS,
     passes: Passes = 15,
     fresh: timing.Fresh = False,
     time_limit: options.TimeLimit = None,
@@ -82,7 +86,7 @@ def explain(
         batches=options.numbers("batch", batch),
         threads=options.numbers("threads", threads),
         seed=seed,
-        budget=replace(timing.budget(rounds, time_limit, fresh), profile=passes),
+        budget=replace(timing.budget(rounds, time_limit, fresh), profile=passes, min_seconds=0.1, max_seconds=VISIT),
     )
     explaining.completed(request)
     return timing.carry_out(
