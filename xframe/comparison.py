@@ -18,7 +18,7 @@ from xframe.errors import Unavailable, UsageError, XframeError
 from xframe.measure import Budget, Job, measure
 from xframe.oracle import Oracle
 from xframe.registry import BACKENDS, FRAMEWORKS, LOWERINGS, Row, chosen, defaults, resolve
-from xframe.results import Measurement, Run
+from xframe.results import INTERRUPTED, Measurement, Run
 from xframe.store import SCHEMA
 from xframe.subject import Subject, is_file, repeated
 from xframe.types import ERROR_BUDGET, Artifact, Case, Device, Outcome, Plan
@@ -214,7 +214,7 @@ def compare(request: Request, on_progress: Progress | None = None, command: Sequ
     except KeyboardInterrupt as e:
         stopped = e
         for case in cases:
-            done.setdefault(case, Measurement(case, Outcome.FAILED, "interrupted before it was measured"))
+            done.setdefault(case, Measurement(case, Outcome.FAILED, INTERRUPTED))
     run = Run(SCHEMA, created, list(command), facts, [done[c] for c in cases])
     if stopped is not None:
         raise Interrupted(run) from stopped

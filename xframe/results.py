@@ -7,6 +7,9 @@ from typing import Any
 
 from xframe.types import Case, ConvSite, Kernel, Outcome, Profile, SiteRecord
 
+#: Why a row that was asked for has nothing: the run ended before its turn.
+INTERRUPTED = "interrupted before it was measured"
+
 
 @dataclass(frozen=True)
 class Level:

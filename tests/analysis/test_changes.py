@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from tests.drifting import Noise, measurement, run
 from xframe.analysis.changes import BROKEN, FAILING, FIXED, MISSING, NEW, REFUSED, changes, slowed
 from xframe.errors import UsageError
-from xframe.results import Run
+from xframe.results import INTERRUPTED, Run
 from xframe.types import Outcome, Plan
 
 STEADY = [[0.010, 0.01001, 0.00999] * 5] * 3
@@ -331,7 +331,12 @@ def test_what_is_slower_one_way_is_faster_the_other(seed, factor):
     assert [c.verdict for c in changes(new, old).rows][2] == "faster"
 
 
-def test_an_interrupted_result_is_no_trouble():
-    cut = measurement((), outcome=Outcome.FAILED, reason="interrupted before it was measured")
-    result = changes(run(measurement(STEADY)), Run(2, "", [], run().environment, [cut]))
-    assert [c.verdict for c in result.rows] == [BROKEN]
+def test_what_an_interrupt_left_out_is_gone_and_no_regression():
+    cut = measurement((), "jax", outcome=Outcome.FAILED, reason=INTERRUPTED)
+    whole, short = run(measurement(STEADY), measurement(STEADY, "jax")), run(measurement(STEADY), cut)
+    result = changes(whole, short)
+    assert [(c.identity.framework, c.verdict) for c in result.rows] == [("pytorch", "same"), ("jax", MISSING)]
+    assert result.exit_code == 2
+    assert found(short, whole) == {"pytorch": "same", "jax": NEW}
+    with pytest.raises(UsageError, match="no row in common"):
+        changes(whole, Run(2, "", [], run().environment, [cut]))

@@ -28,7 +28,7 @@ from xframe.analysis.comparable import Difference
 from xframe.analysis.ratios import THRESHOLD, Ratio, Verdict, checked, ratio
 from xframe.errors import UsageError
 from xframe.measured import FOREIGN
-from xframe.results import Measurement, Run
+from xframe.results import INTERRUPTED, Measurement, Run
 from xframe.types import Outcome
 from xframe.worker.timing import quartiles
 
@@ -204,8 +204,11 @@ def _elsewhere(
 
 
 def _identified(measurements: Iterable[Measurement]) -> Iterator[tuple[Identity, Measurement]]:
+    """The rows by what they are; one whose turn never came is none."""
     seen: Counter[Identity] = Counter()
     for m in measurements:
+        if m.reason == INTERRUPTED:
+            continue
         case = m.case
         label = case.plan.label
         names = (case.model, case.framework, case.runner, label, case.device, case.batch, case.threads, case.direction)
