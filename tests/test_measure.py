@@ -485,6 +485,19 @@ def test_profiles_are_spread_over_the_rounds(job):
     assert stages == ["open", *(line % n if "%" in line else line for n, e in enumerate(each, 1) for line in e)]
 
 
+@pytest.mark.parametrize(("fresh", "processes", "turns"), [(False, 1, 1), (True, 3, 3)])
+def test_no_process_is_timed_in_which_a_gpu_was_traced(job, fresh, processes, turns):
+    stages = []
+    one = job("OnGpu")
+    one = replace(one, case=replace(one.case, device="cuda:0"))
+    budget = replace(QUICK, rounds=3, profile=3, fresh=fresh)
+    (m,) = measure.measure([one], budget, lambda c, s: stages.append(s))
+    assert (m.outcome, len(m.rounds), len(m.profiles), m.environment["processes"]) == (Outcome.OK, 3, 3, processes)
+    told = [s for s in stages if s.startswith(("round", "profile"))]
+    rounds, profiles = [f"round {n} of 3" for n in (1, 2, 3)], [f"profile {n + 1} of {turns}" for n in range(turns)]
+    assert told == ([s for pair in zip(rounds, profiles, strict=True) for s in pair] if fresh else rounds + profiles)
+
+
 def test_a_profile_that_crashes_in_mid_run_leaves_the_verified_rounds(job):
     bad, fine = measure.measure([job("BadProfile"), job("Fine")], replace(QUICK, rounds=3, profile=3))
     assert (bad.outcome, len(bad.rounds)) == (Outcome.OK, 1)

@@ -82,6 +82,8 @@ def _group(
     numbers = itertools.count()
     # Passes are taken beside every round: so a drift of the machine hits them and the timed samples alike.
     turns, taken = min(budget.rounds, budget.profile), 0
+    if turns and not budget.fresh and any(row.job.case.device != "cpu" for row in live):
+        turns = 1  # last of all: a process in which a GPU was traced may be slower from then on (CUPTI stays attached)
     try:
         for turn in range(1, budget.rounds + 1):
             if budget.fresh and turn > 1:
