@@ -44,6 +44,9 @@ _MADE = re.compile(r"^fused |(_nchwc)?(_token_\d+)?$"), re.compile(r"_(bn|mul)_n
 _KERNEL = "_kernel_time"
 #: Seconds of steps before the passes of a session that profiles, and how many at most: each leaves its events.
 WARM, STEPS = 0.08, 10
+#: Seconds after the first recorded step in which CUPTI's own threads may ask for buffers, which takes the interpreter:
+#: ONNX Runtime keeps that while it waits for its outputs, and CUPTI may keep a lock which that waiting needs.
+_BUFFERS = 0.02
 CUDA = "CUDAExecutionProvider"
 _MICRO, _NANO = 1e-6, 1e-9
 #: Nanoseconds by which a node may end later than is said: its begin and its duration are cut to whole microseconds.
@@ -95,6 +98,9 @@ def taken(
         warmups = _warmed(bound)
         if recorder is not None:
             recorder.start(lambda: time.time_ns() - start)
+            bound.step()
+            time.sleep(_BUFFERS)
+            warmups += 1
         for _ in range(passes):
             bound.step()
             bound.sync()
