@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from xframe.gpucheck import words
 from xframe.gpucheck.journal import DONE, Found
+from xframe.worker.device_clock import GATED, UNGATED
 
 
 def row(backend, lowering, seconds, kernels=None, device=None, **more):
@@ -17,6 +18,9 @@ def test_a_row_says_what_ran():
     one = row("cudnn", "graph_fastest", 1e-3, device=9e-4, detail=engine)
     lines = list(words.lines([Found("site c", DONE, rows=(one,))]))
     assert lines[2] == f"      1.0000 ms      0.9000 ms  cudnn graph_fastest: OK error 0.500 of its bound ({engine})"
+    waits = {**one, "device_clock": f"{UNGATED}; with nothing between them 3.0 us"}
+    assert list(words.lines([Found("site c", DONE, rows=(waits,))]))[2] == lines[2] + words.GAPS
+    assert list(words.lines([Found("site c", DONE, rows=({**waits, "device_clock": GATED},))]))[2] == lines[2]
     refused = row("cudnn", "winograd", None, error_ratio=None, outcome="UNSUPPORTED", reason="not for this kernel")
     network = row("tvm", "fft", 1e-3, fallback={"a": "direct", "b": "direct"})
     lines = list(words.lines([Found("n", DONE, rows=({**refused, "lowering": "fft"}, refused, network))]))

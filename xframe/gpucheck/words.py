@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from xframe.gpucheck.journal import DONE, INTERRUPTED, Found
+from xframe.worker.device_clock import UNGATED
 
 Rows = Sequence[Mapping[str, Any]]
 #: Key of a row's time -> what it is of, at a convolution. The last is told where there is no other.
@@ -21,6 +22,8 @@ CLOCKS = {
     "kernel_s": "the convolution's kernels alone (cuDNN's without bias and ReLU, which TVM's have)",
     "median_s": "whole rows by the host's clock",
 }
+#: Of a row whose time by the GPU's clock is longer than what the GPU does.
+GAPS = "; the GPU's time has the host's gaps in it"
 
 
 def lines(found: Sequence[Found]) -> Iterator[str]:
@@ -70,7 +73,8 @@ def _row(rows: Rows) -> str:
     others = f" ({len(row['fallback'])} kinds of convolutions by the fallback)" if row.get("fallback") else ""
     detail = f" ({row['detail']})" if row.get("detail") else ""
     times = "  ".join(_milliseconds(row.get(key)) for key in ("median_s", "device_median_s"))
-    return f"  {times}  {name}{options}: {row['outcome']} {row['reason'] or error}{others}{detail}".rstrip()
+    gaps = GAPS if (row.get("device_clock") or "").startswith(UNGATED) else ""
+    return f"  {times}  {name}{options}: {row['outcome']} {row['reason'] or error}{others}{detail}{gaps}".rstrip()
 
 
 def _milliseconds(seconds: float | None) -> str:
