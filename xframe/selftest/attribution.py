@@ -36,7 +36,7 @@ HONEST, TWINS = "pytorch", ("pytorch-twin-1", "pytorch-twin-2", "pytorch-twin-3"
 ASKED, FALLBACK = "winograd", "direct"
 #: More passes than a comparison takes: its intervals are what is tested. One worker starts at a time: lies find their
 #: size while it does.
-BUDGET = Budget(rounds=3, min_samples=7, min_seconds=0.2, max_seconds=0.5, profile=15, starts=1)
+BUDGET = Budget(rounds=5, min_samples=7, min_seconds=0.2, max_seconds=0.5, profile=15, starts=1)
 
 Progress = Callable[[str], None]
 
