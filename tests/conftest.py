@@ -57,6 +57,10 @@ def _cache(tmp_path_factory):
         patch.setattr(os, "fsync", lambda descriptor: None)
         patch.setenv("XFRAME_ENVIRONMENTS", str(places.base()))
         patch.setenv("XFRAME_HOME", str(tmp_path_factory.mktemp("home")))
+        if "CUDA_ON_CPU_CACHE" not in os.environ:  # what g++ makes is kept by what it is made from: once for all tests
+            run = tmp_path_factory.getbasetemp()
+            shared = run.parent if "PYTEST_XDIST_WORKER" in os.environ else run
+            patch.setenv("CUDA_ON_CPU_CACHE", str(shared / "cuda_on_cpu"))
         yield
 
 
