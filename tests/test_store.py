@@ -235,7 +235,7 @@ def test_what_is_refused_says_where_and_why(tmp_path):
     path.write_text(changed(path.read_text(), ("rows", 0, "profiles", 0, "kernels", 0, "start"), None))
     with pytest.raises(XframeError) as e:
         store.load(path)
-    place = "measurements.0.profiles.0.kernels.0.start is null, and a number is asked for"
+    place = "rows.0.profiles.0.kernels.0.start is null, not a number"
     assert str(e.value) == f"{path} was edited or is damaged: {place}; run it again"
 
 

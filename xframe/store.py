@@ -216,10 +216,11 @@ def load(path: Path) -> Run:
             {int(batch): tuple(map(_layer, rows)) for batch, rows in data["layers"].items()},
             tuple(data.get("counterfactuals", ())),
         )
-        typed.check(run, Run, RULES)
-        typed.check(run.environment, RunFacts, at=("environment",))
         for number, m in enumerate(run.measurements):
-            typed.check(m.environment, RowFacts, at=("measurements", str(number), "environment"))
+            typed.check(m, Measurement, RULES, at=("rows", str(number)))
+            typed.check(m.environment, RowFacts, at=("rows", str(number), "environment"))
+        typed.check(replace(run, measurements=()), Run, RULES)
+        typed.check(run.environment, RunFacts, at=("environment",))
         typed.check(run.counterfactuals, Sequence[Asked], at=("counterfactuals",))
     except typed.Misfit as e:
         raise XframeError(f"{path} was edited or is damaged: {e}; run it again") from e

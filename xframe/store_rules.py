@@ -92,7 +92,7 @@ RULES: Rules = {
     Level: (lambda x: x.bytes_per_s > 0 and x.holds > 0, "bytes above 0"),
     Machine: (lambda m: m.flop_per_s > 0, "FLOP/s above 0"),
     Measurement: (lambda m: _samples(m) and _predicted(m), "seconds above 0, and no round without a sample"),
-    Profile: (lambda p: p.wall > 0, "a pass of more than 0 s"),
+    Profile: (lambda p: p.wall > 0, "a wall time above 0 s"),
     Span: (lambda s: s.kind in HOST, f"a kind of {', '.join(HOST)}"),
     TensorInfo: (lambda t: _positive(t.shape), "a shape of sizes above 0"),
 }  # fmt: skip

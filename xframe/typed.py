@@ -28,9 +28,10 @@ class Misfit(ValueError):
 
     def __init__(self, expected: str, found: Any, path: Sequence[str] = ()):
         self.expected, self.found, self.path = expected, found, tuple(path)
-        text = _json(found)
+        text, place = _json(found), ".".join(self.path) or "it"
         shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-        super().__init__(f"{'.'.join(self.path) or 'it'} is {shown}, and {expected} is asked for")
+        whole = dataclasses.is_dataclass(found)  # what is wrong with a whole record its words do not show
+        super().__init__(f"{place} must have {expected}" if whole else f"{place} is {shown}, not {expected}")
 
 
 def check(value: Any, hint: Any, rules: Rules | None = None, at: Sequence[str] = ()) -> None:

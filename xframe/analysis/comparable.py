@@ -182,9 +182,8 @@ def _tf32(m: Measurement) -> bool | None:
 
 def _products(m: Measurement) -> list[str]:
     """The types that forced lowerings multiply; what picks by itself multiplies float32, but for TF32."""
-    return sorted({LOWERINGS[s.selected].products or "float32" for s in m.sites if s.selected in LOWERINGS}) or [
-        "float32"
-    ]
+    ran = [s.selected for s in m.sites] or [name for _, name in m.case.plan.lowerings]
+    return sorted({LOWERINGS[name].products or "float32" for name in ran if name in LOWERINGS}) or ["float32"]
 
 
 def _workspace(m: Measurement) -> Any:
