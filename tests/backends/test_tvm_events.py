@@ -78,7 +78,7 @@ def test_what_the_host_does_is_that_of_a_pass_that_is_left_alone(profiled):
 
 
 def test_callbacks_cost_no_more_than_the_time_in_which_the_device_rested(profiled, monkeypatch):
-    monkeypatch.setattr(WatchedOnGpu, "_cost", lambda self: 1.0)
+    monkeypatch.setattr(WatchedOnGpu, "_cost", 1.0)
     profile = profiled()
     assert profile.cost == pytest.approx(profile.wall - 4e-4, abs=1e-5)
 

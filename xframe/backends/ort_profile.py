@@ -9,6 +9,7 @@ On a GPU the nodes are what the host was at, and the kernels are CUPTI's (``ort_
 ONNX Runtime lists them itself, after their node.
 """
 
+import functools
 import json
 import platform
 import re
@@ -70,7 +71,7 @@ class Pass(NamedTuple):
 def profiles(settings: Settings, artifact: Artifact, feeds: Sequence[np.ndarray], passes: int) -> list[Profile]:
     """So many profiled passes of one session that profiles, each after a step that is not looked at."""
     found = taken(settings, artifact, feeds, passes)
-    each = _seconds_per_node(settings)
+    each = _seconds_per_node(settings.threads, settings.device, tuple(settings.switches.items()))
     return [replace(p, cost=each * len(p.kernels)) for p in found]
 
 
@@ -144,10 +145,11 @@ def chain(settings: Settings) -> Settings:
     return replace(settings, path=model, level="disabled", switches=switches)
 
 
-def _seconds_per_node(settings: Settings) -> float:
-    """What profiling adds to a node in sessions like this one. About half of it is within what is given as the node's
-    time."""
-    plain = chain(settings)
+@functools.cache
+def _seconds_per_node(threads: int, device: str, switches: tuple[tuple[str, str], ...]) -> float:
+    """What profiling adds to a node in sessions with these settings. About half of it is within what is given as the
+    node's time."""
+    plain = chain(Settings("", threads, device, switches=dict(switches)))
     with tempfile.TemporaryDirectory(prefix="xframe-ort-") as folder:
         usual, profiling = plain.open().session, plain.open(str(Path(folder) / "profile")).session
         seconds = profiler_cost.added(lambda: usual.run(None, FEEDS), lambda: profiling.run(None, FEEDS))

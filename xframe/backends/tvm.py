@@ -124,6 +124,7 @@ class TvmExecutable:
         memory.start(self._machine)
         self._main = self._machine["main"]
         self._parameters = memory.put_all(_read_parameters(meta["parameters"]))
+        self._profiler: tuple[tvm_profile.Watched, tvm_profile.Join, Any] | None = None
         self._args: list[Any] = []
         self._out: Any = None
 
@@ -145,10 +146,16 @@ class TvmExecutable:
         """Passes during which the virtual machine calls back around each kernel: see
         :mod:`xframe.backends.tvm_profile`. Raises NotHonoured when a planned lowering is not what ran.
         """
-        from xframe.backends.nodes import Nodes  # it needs onnx, which running does not
-
         if not self._args:
             raise XframeError("profile comes after bind")
+        self._profiler = self._profiler or self._watched_by_site()
+        watched, join, nodes = self._profiler
+        return watched.profiles(passes, join, nodes)
+
+    def _watched_by_site(self) -> tuple[tvm_profile.Watched, tvm_profile.Join, Any]:
+        """What every turn of profiles needs: it looks at a pass, calibrates itself, and reads the model."""
+        from xframe.backends.nodes import Nodes  # it needs onnx, which running does not
+
         watched = self._watched()
         convolutions = self._artifact.conv_sites
         if self.sites:
@@ -156,7 +163,7 @@ class TvmExecutable:
             join = tvm_profile.forced(self.sites, [name for name, _ in convolutions] if same else [])
         else:
             join = tvm_profile.stock(watched.shapes, convolutions)
-        return watched.profiles(passes, join, Nodes.read(self._artifact.path))
+        return watched, join, Nodes.read(self._artifact.path)
 
     def _watched(self) -> tvm_profile.Watched:
         given = self._machine, self.step, self.sync, self._args[0]
@@ -165,7 +172,7 @@ class TvmExecutable:
         return tvm_profile.Watched(*given)
 
     def close(self) -> None:
-        self._args, self._out, self._parameters = [], None, []
+        self._args, self._out, self._parameters, self._profiler = [], None, [], None
 
 
 class whole_folder:

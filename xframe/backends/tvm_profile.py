@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tvm_ffi
@@ -111,13 +112,13 @@ class Watched:
 
     def profiles(self, passes: int, join: Join, nodes: "Nodes") -> list[Profile]:
         """So many profiled passes, each after one that is not. ``join``: names of the kernels of a pass -> owners."""
-        cost = self._cost()
-        return [self._profiled(join, nodes, cost) for _ in range(passes)]
+        return [self._profiled(join, nodes, self._cost) for _ in range(passes)]
 
     def _instrument(self) -> Instrument:
         """The callback of another pass."""
         return Instrument()
 
+    @cached_property
     def _cost(self) -> float:
         """Seconds of the callbacks of a pass, beyond those of a native function called with the same arguments."""
         native, instrument = tvm_ffi.get_global_func("ffi.Array"), self._instrument()

@@ -41,7 +41,7 @@ def peak_bytes() -> int:
 #: Commands that need no executable, and those to one.
 _ANYTIME, _OPENED = ("open", "export", "convert", "gradients"), ("run", "time", "fetch", "profile")
 #: Least time of the unprofiled steps before, and after, a visit's profiled passes.
-PLAIN_SECONDS = 0.12
+PLAIN_SECONDS = 0.08
 #: Most steps of a visit that are timed once more by a GPU's own clock.
 DEVICE_STEPS = 100
 
