@@ -109,6 +109,7 @@ class Session:
                 self.executable = made.compile(self.artifact, Plan.from_json(plan), device, threads, options)
         seconds = {"import": imported - started, "build": time.perf_counter() - built}
         seconds.update(self.executable.seconds)
+        _settled()
         environment = {
             "python": sys.version.split()[0],
             "numpy": np.__version__,
@@ -232,6 +233,8 @@ class Session:
         if self.executable is not None:
             self.executable.close()
         self.executable = self.artifact = None
+        if hasattr(gc, "unfreeze"):
+            gc.unfreeze()
 
     def _inward(self, arrays):
         return arrays if self.artifact is None else _converted(wire.to_layout, arrays, self.artifact.inputs, "inputs")
@@ -240,6 +243,13 @@ class Session:
         return (
             arrays if self.artifact is None else _converted(wire.from_layout, arrays, self.artifact.outputs, "outputs")
         )
+
+
+def _settled():
+    """Objects of a framework are here to stay: collecting garbage, which each visit begins with, need not walk them."""
+    gc.collect()
+    if hasattr(gc, "freeze"):  # from Python 3.7 on
+        gc.freeze()
 
 
 def _stamps(plugin, framework, model):
