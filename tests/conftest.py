@@ -6,6 +6,7 @@ having the machine to itself.
 
 import gc
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -23,6 +24,9 @@ from xframe.environments import places
 from xframe.registry import BACKENDS, FRAMEWORKS, LOWERINGS, Row
 
 HERE = Path(__file__).parent
+# What a shell starts in the background ignores Ctrl-C, and so would all that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # A busy machine is no failure.
 hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("untimed")

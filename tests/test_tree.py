@@ -4,6 +4,7 @@ import ast
 import functools
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -213,3 +214,9 @@ def test_each_model_is_a_file_that_loads():
     assert {p.stem for p in (ROOT / "models").glob("*.py")} <= set(zoo.names())
     for name in zoo.names():
         assert zoo.spec(name).name == name
+
+
+def test_files_of_tests_that_share_a_name_are_in_packages():
+    """Pytest knows one that is in no package by its name alone, and refuses the second."""
+    names = Counter(p.name for p in (ROOT / "tests").rglob("test_*.py") if not (p.parent / "__init__.py").exists())
+    assert [name for name, count in names.items() if count > 1] == []
