@@ -12,6 +12,7 @@ import pytest
 
 from tests.prebuilt import wheels
 from xframe import zoo
+from xframe.backends import tvm_parameters
 from xframe.errors import UsageError
 from xframe.prebuilt import distributions, folder, pack, pieces, seeds
 from xframe.prebuilt.folder import Entry
@@ -57,6 +58,8 @@ def test_what_travels_is_cut_into_pieces_that_make_the_whole_again(built, tmp_pa
     (built / "parameters" / "w").write_bytes(data)
     monkeypatch.setattr(seeds, "recipes", lambda built, models: {})
     monkeypatch.setattr(pack, "NEEDED", ("markdown-it-py", "no-such-distribution"))
+    (tmp_path / "libcudart.so.13.1").write_bytes(b"runtime")
+    monkeypatch.setattr(pack, "cuda_runtime", lambda: tmp_path / "libcudart.so.13.1")
     paths = pack.pack(tmp_path / "out", built, piece=1)
     parts = [p for p in paths if pieces.NAME in p.name]
     assert [p.stat().st_size for p in parts[:-1]] == [1 << 20]
@@ -65,7 +68,7 @@ def test_what_travels_is_cut_into_pieces_that_make_the_whole_again(built, tmp_pa
     assert tar.extractfile("built/parameters/w").read() == data
     assert {"scripts/gpu_check.py", "built/manifest.json", "packages/mdurl/mdurl/__init__.py"} <= names
     assert not any("__pycache__" in n for n in names)
-    assert ("lib/libcudart.so.13" in names) == (pack.cuda_runtime() is not None)
+    assert tar.extractfile("lib/libcudart.so.13").read() == b"runtime"
     about = json.loads((tmp_path / "out" / "gpu_check.json").read_text())
     assert (about["python"], list(about["pieces"])) == (distributions.HERE, [p.name for p in parts])
     again = pack.pack(tmp_path / "out", built, without=["mdurl"])
@@ -79,14 +82,25 @@ def test_weights_of_the_model_stay_and_a_model_of_the_users_travels(built, tmp_p
     monkeypatch.setattr(pack, "NEEDED", ())
     folder.write(built, "sm_90", [Entry("mine-b1-gemm", "mine", None, 1, Plan("gemm"), reason="made up")])
     weight = np.ascontiguousarray(zoo.weights(zoo.spec("mine"))["conv1.weight"].transpose(2, 3, 1, 0))
-    for name, array in {seeds._digest(weight): weight, "other": weight + 1}.items():
+    for name, array in {tvm_parameters.name(weight): weight, "other": weight + 1}.items():
         (built / "parameters" / name).write_bytes(array.tobytes())
     told = []
     names, tar = unpacked(pack.pack(tmp_path / "out", built, tell=told.append))
     assert {n for n in names if "parameters" in n} == {"built/parameters/other"}
     assert {"models/mine.py", "built/seeds.json"} <= names
-    assert seeds._digest(weight) in json.loads(tar.extractfile("built/seeds.json").read())
+    assert tvm_parameters.name(weight) in json.loads(tar.extractfile("built/seeds.json").read())
     assert any("1 parameters (0 MiB) are seeded weights" in line for line in told)
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_what_lies_beside_an_installed_xframe_is_not_its_own(tmp_path, monkeypatch, installed):
+    monkeypatch.setattr(pack, "OWN", ("xframe", "models"))
+    within = "xframe/data/models/alexnet.py"
+    for name in ("xframe/zoo.py", "models/alexnet.py", *([within] if installed else [])):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    found = {p.relative_to(tmp_path).as_posix() for p in pack.own(tmp_path)}
+    assert found == {"xframe/zoo.py", within if installed else "models/alexnet.py"}
 
 
 def test_a_runtime_that_is_not_here_is_told(tmp_path, monkeypatch):
@@ -157,7 +171,7 @@ def without_frameworks(folder):
 
 def test_the_packed_check_runs(built, tmp_path, monkeypatch):
     """Unpacked elsewhere it starts, and says what is missing, in the folder of whoever runs it."""
-    monkeypatch.setattr(pack, "OWN", ("xframe", "models", "scripts"))
+    monkeypatch.setattr(pack, "OWN", ("xframe", "models"))
     monkeypatch.setattr(pack, "NEEDED", ())
     pack.pack(tmp_path / "out", built, without=THERE)
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHON": sys.executable}

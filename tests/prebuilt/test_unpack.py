@@ -74,7 +74,8 @@ def test_what_is_packed_is_run_and_what_was_left_out_must_be_there(tmp_path, mon
         (packed / folder).mkdir(parents=True)
     (packed / "complete").write_text(json.dumps(about, sort_keys=True))
     unpack.main()
-    assert ran[0][1:] == [str(packed / "scripts/gpu_check.py"), "--prebuilt", str(packed / "built"), "--minutes", "3"]
+    asked = ["--prebuilt", str(packed / "built"), "--minutes", "3"]
+    assert ran[0][1:] == ["-m", "xframe.cli", "gpu-check", *asked]
     (tmp_path / unpack.ABOUT).write_text(json.dumps({**about, "without": ["no-such-one"]}))
     assert unpack.main() == 2
     assert "packed without no-such-one, which" in capsys.readouterr().err

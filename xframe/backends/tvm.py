@@ -15,7 +15,7 @@ import numpy as np
 import tvm_ffi
 
 from xframe import files, registry
-from xframe.backends import tvm_events, tvm_memory, tvm_profile
+from xframe.backends import tvm_events, tvm_memory, tvm_parameters, tvm_profile
 from xframe.errors import Unavailable, XframeError
 from xframe.lowering.identity import identity
 from xframe.protocols import DEFAULTS
@@ -204,16 +204,15 @@ def _stored(array: np.ndarray) -> str:
 
     Only convolutions differ between the plans of a network, and most of its weights are elsewhere.
     """
-    data = np.ascontiguousarray(array, dtype=np.float32).reshape(-1).data
-    name = hashlib.sha256(data).hexdigest()
+    name = tvm_parameters.name(array)
     if not (_weights() / name).exists():
         with files.atomic(_weights() / name) as part:
-            part.write_bytes(data)
+            part.write_bytes(tvm_parameters.content(array))
     return name
 
 
 def _weights() -> Path:
-    return files.home() / "parameters"
+    return files.home() / tvm_parameters.FOLDER
 
 
 def _complete(folder: Path) -> bool:

@@ -14,8 +14,9 @@ from pathlib import Path
 
 from xframe.errors import Unavailable
 
-#: The Python that packs.
+#: The Python that packs, and how many MiB a piece has at most.
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
+PIECE = 48
 #: The last parts of names, and folders, of what no program needs.
 LEFT_OUT, FOLDERS = (".a", ".lib", ".pyc", ".pyi"), frozenset({"tests", "__pycache__"})
 #: C libraries (2.n) for which packages are built; pip takes a name for exactly itself.

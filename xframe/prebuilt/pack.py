@@ -15,18 +15,19 @@ import xframe
 from xframe import files, nvidia, zoo
 from xframe.errors import Unavailable, UsageError
 from xframe.prebuilt import distributions, folder, pieces, seeds, unpack
-from xframe.prebuilt.distributions import HERE
+from xframe.prebuilt.distributions import HERE, PIECE
 
-#: MiB of a piece.
-PIECE = 48
 #: What xframe needs; TVM; and what tuning needs.
 NEEDED = ("numpy", "onnx", "typer", "rich")
 RUNTIME = ("apache-tvm", "apache-tvm-ffi")
 TUNING = ("xgboost-cpu", "cloudpickle", "psutil", "tornado")
 #: Of TVM, what nothing here needs, and what only compiling needs: 250 MB.
 NEEDLESS, COMPILER = "/3rdparty/", re.compile(r"libtvm_compiler|/(include|src)/|\.(hpp|h|cuh|cc|cu)$")
-RUNTIME_LIBRARY = "libcudart.so.13"
-OWN, _ROOT = ("xframe", "models", "schedules", "scripts"), Path(xframe.__file__).resolve().parents[1]
+RUNTIME_LIBRARY = nvidia.FILES["cudart"][0][0]
+#: What xframe is in a checkout; where it is installed, models and schedules are within it, and what is beside it is
+#: not its own.
+OWN, DATA = ("xframe", "models", "schedules"), "xframe/data"
+_ROOT = Path(xframe.__file__).resolve().parents[1]
 SCRIPT = """#!/bin/sh
 # Runs the check with what is in the pieces beside this file. They are for Python {python}: PYTHON=... names another one
 # than the first on the PATH.
@@ -89,9 +90,8 @@ def contents(
     built: Path | None, python: str, without: Sequence[str], scratch: Path, tell: Callable[[str], None]
 ) -> Iterator[tuple[Path, str]]:
     """(file, its place) of everything that travels; what is made for it is in ``scratch``."""
-    for part in OWN:
-        for path in _files(_ROOT / part):
-            yield path, path.relative_to(_ROOT).as_posix()
+    for path in own(_ROOT):
+        yield path, path.relative_to(_ROOT).as_posix()
     names = distributions.closure([*NEEDED, *RUNTIME, *(() if built else TUNING)], without)
     for path, place in distributions.files(names, python, scratch):
         tvm = place.startswith(RUNTIME)
@@ -105,6 +105,16 @@ def contents(
         yield from _compiled(built, scratch, tell)
 
 
+def own(root: Path) -> Iterator[Path]:
+    """The files of xframe itself in ``root``, the folder that it is imported from."""
+    for part in OWN[:1] if _installed(root) else OWN:
+        yield from _files(root / part)
+
+
+def _installed(root: Path) -> bool:
+    return (root / DATA).is_dir()
+
+
 def _compiled(built: Path, scratch: Path, tell: Callable[[str], None]) -> Iterator[tuple[Path, str]]:
     """A folder of compiled networks, without the parameters that are made of seeds, and with the models they are of."""
     models = dict.fromkeys(entry.model for entry in folder.read(built)[1])
@@ -115,10 +125,11 @@ def _compiled(built: Path, scratch: Path, tell: Callable[[str], None]) -> Iterat
     for path in _files(built):
         if path.parent.name != folder.PARAMETERS or path.name not in made:
             yield path, f"{unpack.BUILT}/{path.relative_to(built).as_posix()}"
+    place = f"{DATA}/models" if _installed(_ROOT) else "models"
     for name in models:
-        file = next(f for f in (place / f"{name}.py" for place in zoo.folders()) if f.is_file())
+        file = next(f for f in (where / f"{name}.py" for where in zoo.folders()) if f.is_file())
         if _ROOT not in file.resolve().parents:
-            yield file, f"models/{file.name}"
+            yield file, f"{place}/{file.name}"
 
 
 def cuda_runtime() -> Path | None:

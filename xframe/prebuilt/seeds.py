@@ -5,7 +5,6 @@ Those of transforms are not among them: sums round otherwise on other machines.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import math
@@ -16,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from xframe import files, zoo
+from xframe.backends import tvm_parameters
 from xframe.errors import XframeError
 from xframe.prebuilt.folder import PARAMETERS
 from xframe.types import ModelSpec
@@ -65,7 +65,7 @@ def recipes(built: Path, models: Sequence[str]) -> dict[str, Recipe]:
                     continue
                 made = recipe.of(weight)
                 for file in [f for f, kept in unknown.items() if kept.size == made.size and _alike(kept, made)]:
-                    if _digest(made) == file:
+                    if tvm_parameters.name(made) == file:
                         found[file] = recipe
                         del unknown[file]
     return found
@@ -95,14 +95,14 @@ def restore(built: Path) -> None:
         for file, recipe in missing.items():
             if recipe.model != model:
                 continue
-            data = np.ascontiguousarray(recipe.of(weights[recipe.weight])).reshape(-1).data
-            if hashlib.sha256(data).hexdigest() != file:
+            made = recipe.of(weights[recipe.weight])
+            if tvm_parameters.name(made) != file:
                 raise XframeError(
                     f"numpy {np.__version__} makes another {recipe.weight} of {model} of its seed than where it was"
                     " compiled: bring the parameters along (xframe build's folder as it is), or that version of numpy"
                 )
             with files.atomic(built / PARAMETERS / file) as part:
-                part.write_bytes(data)
+                part.write_bytes(tvm_parameters.content(made))
 
 
 def _forms(spec: ModelSpec, name: str, shape: tuple[int, ...]) -> Iterator[Recipe]:
@@ -125,7 +125,3 @@ def _forms(spec: ModelSpec, name: str, shape: tuple[int, ...]) -> Iterator[Recip
 def _alike(kept: np.ndarray, made: np.ndarray) -> bool:
     at = np.unique(np.linspace(0, made.size - 1, _PROBES).astype(int))
     return np.array_equal(kept[at], made[np.unravel_index(at, made.shape)])
-
-
-def _digest(array: np.ndarray) -> str:
-    return hashlib.sha256(np.ascontiguousarray(array).reshape(-1).data).hexdigest()

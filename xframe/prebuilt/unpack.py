@@ -119,9 +119,8 @@ def main() -> int:
             if not _installed(name):
                 raise Refused(f"these pieces were packed without {name}, which {sys.executable} has not: pack it, too")
         packed = unpacked(here, about)
-        command = [sys.executable, str(packed / "scripts" / "gpu_check.py"), *sys.argv[1:]]
-        if (packed / BUILT).is_dir():
-            command[2:2] = ["--prebuilt", str(packed / BUILT)]
+        given = ["--prebuilt", str(packed / BUILT)] if (packed / BUILT).is_dir() else []
+        command = [sys.executable, "-m", "xframe.cli", "gpu-check", *given, *sys.argv[1:]]
         sys.stdout.flush()
         os.execve(sys.executable, command, environment(packed, about["ours"]))
     except (Refused, lzma.LZMAError, tarfile.TarError) as e:
