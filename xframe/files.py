@@ -22,6 +22,19 @@ def home() -> Path:
 
 
 @contextlib.contextmanager
+def home_at(folder: Path) -> Iterator[None]:
+    """Within the block, here and in processes that are started, :func:`home` is ``folder``."""
+    before = os.environ.get("XFRAME_HOME")
+    os.environ["XFRAME_HOME"] = str(folder.resolve())
+    try:
+        yield
+    finally:
+        os.environ.pop("XFRAME_HOME", None)
+        if before is not None:
+            os.environ["XFRAME_HOME"] = before
+
+
+@contextlib.contextmanager
 def atomic(path: Path) -> Iterator[Path]:
     """A temporary path beside ``path`` that becomes ``path`` when the block ends well, and vanishes when it does not.
 

@@ -4,17 +4,21 @@ from types import SimpleNamespace
 
 import pytest
 
-from xframe import comparison, measure
+from xframe import comparison, measure, store
 from xframe.errors import XframeError
 from xframe.gpucheck import elsewhere, networks
-from xframe.prebuilt import folder, jobs, roofs
+from xframe.prebuilt import folder, jobs, roofs, seeds
 from xframe.prebuilt.folder import Entry
-from xframe.results import Measurement
+from xframe.results import Measurement, Run
 from xframe.types import Case, Outcome, Plan
 
 
 def row(name):
     return Measurement(Case("tiny", None, name, Plan(), "cuda", 1, 1), Outcome.UNSUPPORTED, "no")
+
+
+def run(*names):
+    return Run(store.SCHEMA, "now", ["asked"], {"versions": {"numpy": "2"}}, [row(name) for name in names])
 
 
 @pytest.fixture
@@ -53,11 +57,14 @@ def test_what_works_without_tvm_stands_beside_it(made, monkeypatch, tmp_path):
 
     def compared(request, place, progress):
         asked.append(request)
-        return [row("cudnn")]
+        return run("cudnn")
 
     monkeypatch.setattr(networks, "compared", compared)
     rows, facts = made.steps["prebuilt batch 1"].run(tmp_path, 100.0)
     assert names(rows) == ["cudnn", "tiny-b1-gemm"]
+    kept = store.load(tmp_path)
+    assert names(kept.measurements) == names(rows), "raw samples and profiles of all of them"
+    assert (kept.created, kept.environment) == ("now", {"versions": {"numpy": "2"}})
     assert facts["refused"] == {"tiny-b1-fft": "was not compiled"}
     rows, _ = made.steps["prebuilt conv2 batch 4"].run(tmp_path, 100.0)
     assert names(rows) == ["cudnn", "tiny-conv2-b4-gemm"]
@@ -76,16 +83,38 @@ def test_without_them_it_runs_alone(made, monkeypatch, tmp_path):
     rows, facts = made.steps["prebuilt batch 1"].run(tmp_path, 100.0)
     assert names(rows) == ["tiny-b1-gemm"]
     assert facts["refused"]["others"] == "no such model"
+    assert "versions" in store.load(tmp_path).environment
 
 
-def test_when_it_is_cut_off_the_rows_of_both_stay(made, monkeypatch, tmp_path):
-    monkeypatch.setattr(networks, "compared", lambda *_: [row("cudnn")])
+@pytest.mark.parametrize("where", ["seeds", "jobs", "measure"])
+def test_wherever_it_is_cut_off_the_rows_that_are_there_stay(made, monkeypatch, tmp_path, where):
+    monkeypatch.setattr(networks, "compared", lambda *_: run("cudnn"))
 
-    def cut(ready, *_):
+    def cut(*_):
+        raise KeyboardInterrupt
+
+    def late(ready, *_):
         yield row("tvm")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(measure, "measure", cut)
+    place = {"seeds": (seeds, "restore", cut), "jobs": (jobs, "job", cut), "measure": (measure, "measure", late)}
+    monkeypatch.setattr(*place[where])
     with pytest.raises(comparison.Interrupted) as stopped:
         made.steps["prebuilt batch 1"].run(tmp_path, 100.0)
-    assert names(stopped.value.run.measurements) == ["cudnn", "tvm"]
+    assert names(stopped.value.run.measurements) == ["cudnn", *(["tvm"] if where == "measure" else [])]
+    assert stopped.value.run.created == "now"
+
+
+def test_what_refuses_all_that_was_compiled_costs_no_other_row(made, monkeypatch, tmp_path):
+    def refuse(*_):
+        raise XframeError("another numpy")
+
+    monkeypatch.setattr(networks, "compared", lambda *_: run("cudnn"))
+    monkeypatch.setattr(seeds, "restore", refuse)
+    step = made.steps["prebuilt batch 1"]
+    rows, facts = step.run(tmp_path, 100.0)
+    assert names(rows) == ["cudnn"]
+    assert facts["refused"] == {"compiled": "another numpy"}
+    monkeypatch.setattr(networks, "compared", refuse)
+    with pytest.raises(XframeError, match="another numpy"):
+        step.run(tmp_path, 100.0)

@@ -15,7 +15,7 @@ from xframe.backends import tvm_driverless
 from xframe.equivalence.reference import Judged
 from xframe.errors import UsageError, XframeError
 from xframe.measure import measure
-from xframe.prebuilt import build, folder, jobs
+from xframe.prebuilt import build, convolution, folder, jobs
 from xframe.prebuilt.folder import Entry
 from xframe.types import Artifact, Outcome, Plan
 
@@ -73,7 +73,9 @@ def test_a_network_runs_from_its_folder_alone(plugins, tmp_path):
     moved = where.rename(tmp_path / "elsewhere")
     assert not onnx.load(moved / network.artifact.path).graph.initializer
     with jobs.running(moved):
-        measured = list(measure([jobs.job(moved, e, "cpu") for e in (network, site)], QUICK))
+        path = convolution.write(zoo.spec("tiny"), "conv2", 10, tmp_path / "conv2.onnx")
+        ready = [jobs.job(moved, network, "cpu"), jobs.job(moved, site, "cpu", judged=jobs.of_site(path, 10))]
+        measured = list(measure(ready, QUICK))
     assert [(m.outcome, m.reason) for m in measured] == [(Outcome.OK, "")] * 2
     for one, layers in zip(measured, (["conv1", "conv2"], ["conv2"]), strict=True):
         assert {s.selected for s in one.sites} == {"gemm"}

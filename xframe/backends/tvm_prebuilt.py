@@ -2,12 +2,12 @@
 
 import importlib.metadata
 import json
-import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from xframe import files
 from xframe.backends import tvm, tvm_driverless, tvm_memory
 from xframe.protocols import DEFAULTS
 from xframe.types import Artifact, Plan, SiteRecord
@@ -46,23 +46,17 @@ def write(artifact: Artifact, plan: Plan, target: str, folder: Path, name: str) 
         tvm_driverless.ready()
     built = pipeline.build(onnx.load(artifact.path), plan, Gpu.named(target) if arch(target) else Cpu(target, 1))
     shutil.rmtree(folder / name, ignore_errors=True)  # of an earlier run
-    home = os.environ.get("XFRAME_HOME")
-    os.environ["XFRAME_HOME"] = str(folder)  # where the weights of what is run there are looked for
-    try:
-        with tvm.whole_folder(folder / name) as part:
-            built.executable.export_library(str(part / tvm.LIBRARY))
-            if arch(target):
-                tvm_driverless.check(part / tvm.LIBRARY)
-            table = [{"shape": a.shape, "file": tvm._stored(a)} for a in built.parameters]
-            meta = {"target": target, "parameters": table, "sites": wire.plain(built.sites), "notes": list(built.notes)}
-            (part / tvm.META).write_text(json.dumps(meta), encoding="utf-8")
-            graph = onnx.load(artifact.path)
-            del graph.graph.initializer[:]
-            (part / GRAPH).write_bytes(graph.SerializeToString())
-    finally:
-        os.environ.pop("XFRAME_HOME")
-        if home is not None:
-            os.environ["XFRAME_HOME"] = home
+    # the weights of what is run there are looked for there
+    with files.home_at(folder), tvm.whole_folder(folder / name) as part:
+        built.executable.export_library(str(part / tvm.LIBRARY))
+        if arch(target):
+            tvm_driverless.check(part / tvm.LIBRARY)
+        table = [{"shape": a.shape, "file": tvm._stored(a)} for a in built.parameters]
+        meta = {"target": target, "parameters": table, "sites": wire.plain(built.sites), "notes": list(built.notes)}
+        (part / tvm.META).write_text(json.dumps(meta), encoding="utf-8")
+        graph = onnx.load(artifact.path)
+        del graph.graph.initializer[:]
+        (part / GRAPH).write_bytes(graph.SerializeToString())
     return built.sites
 
 

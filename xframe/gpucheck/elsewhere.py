@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from xframe import comparison, measure, store, zoo
+from xframe import comparison, environment, measure, store, zoo
 from xframe.analysis.labels import algorithms
 from xframe.comparison import AUTO
 from xframe.errors import XframeError
 from xframe.gpucheck import networks
-from xframe.gpucheck.settings import IMAGES, Progress, Result, Settings, Step, limited, request, threads
+from xframe.gpucheck.settings import Progress, Result, Settings, Step, limited, request, threads
 from xframe.prebuilt import convolution, folder, jobs, roofs
 from xframe.prebuilt.folder import Entry
 from xframe.results import Measurement, Run
-from xframe.subject import Subject, repeated
 
 #: Shares of the time: of the roofs, of the first network, of all convolutions together, of the other networks together.
 ROOFS, FIRST, SITES, REST = 0.05, 0.25, 0.45, 0.25
@@ -48,11 +49,11 @@ def _network(settings: Settings, where: Path, batch: int, entries: Sequence[Entr
     mine = replace(settings, model=entries[0].model, framework=entries[0].framework or settings.framework)
 
     def run(place: Path, limit: float) -> Result:
-        def others() -> Sequence[Measurement]:
+        def others() -> Run:
             told: dict[str, Any] = {"runners": (*networks.PEERS, "cudnn"), "lowerings": (AUTO,)}
-            return networks.measured(mine, batch, place, limit / 2, progress, **told)[0]
+            return networks.measured(mine, batch, place, limit / 2, progress, **told)
 
-        return _beside(others, lambda: _compiled(settings, where, entries, limit / 2, progress))
+        return _beside(others, partial(_compiled, settings, where, entries, limit / 2, progress), place)
 
     return Step(f"prebuilt batch {batch}", 0.0, run, {"network": mine.model, "batch": batch})
 
@@ -61,31 +62,50 @@ def _site(settings: Settings, where: Path, site: str, batch: int, entries: Seque
     def run(place: Path, limit: float) -> Result:
         path = convolution.write(zoo.spec(entries[0].model), site, batch, place / f"{site}.onnx")
 
-        def others() -> Sequence[Measurement]:
+        def others() -> Run:
             labels = (*algorithms("cudnn", by_default=True), AUTO)
             told: dict[str, Any] = {"runners": ("ort", "cudnn"), "lowerings": labels}
             return networks.compared(request(settings, str(path), limit / 2, **told), place, progress)
 
-        return _beside(others, lambda: _compiled(settings, where, entries, limit / 2, progress, path))
+        def compiled(rows: list[Measurement], refused: dict[str, str]) -> None:
+            judged = jobs.of_site(path, batch)
+            _compiled(settings, where, entries, limit / 2, progress, rows, refused, judged)
+
+        return _beside(others, compiled, place)
 
     return Step(f"prebuilt {site} batch {batch}", 0.0, run, {"site": site, "batch": batch, "tuned": False})
 
 
 def _beside(
-    others: Callable[[], Sequence[Measurement]], compiled: Callable[[], tuple[Sequence[Measurement], dict[str, str]]]
+    others: Callable[[], Run], compiled: Callable[[list[Measurement], dict[str, str]], None], place: Path
 ) -> Result:
-    """The rows of both; those of the first stay when the second is cut off. What can't run beside it costs itself."""
-    rows: list[Measurement] = []
+    """The rows of both, kept in ``place`` as one run; those that are there stay when the second is cut off or refused.
+
+    What can't run beside it costs itself. ``compiled`` puts its rows one by one, and what is refused, into what it is
+    given. Raises XframeError where nothing is left.
+    """
+    created = datetime.now().astimezone().isoformat(timespec="seconds")
+    run, rows = Run(store.SCHEMA, created, [], {}, []), list[Measurement]()
     refused: dict[str, str] = {}
     try:
-        rows += others()
-    except XframeError as e:
-        refused["others"] = str(e)
-    try:
-        mine, why = compiled()
-    except comparison.Interrupted as e:
-        raise comparison.Interrupted(replace(e.run, measurements=[*rows, *e.run.measurements])) from e
-    return [*rows, *mine], {"refused": {**refused, **why}}
+        try:
+            run = others()
+        except XframeError as e:
+            refused["others"] = str(e)
+            run = replace(run, environment=environment.capture())
+        try:
+            compiled(rows, refused)
+        except XframeError as e:
+            if not run.measurements and not rows:
+                raise
+            refused["compiled"] = str(e)
+        whole = replace(run, measurements=[*run.measurements, *rows])
+        store.write(whole, place)
+    except comparison.Interrupted:
+        raise
+    except KeyboardInterrupt as e:  # wherever it came, also while jobs are made ready
+        raise comparison.Interrupted(replace(run, measurements=[*run.measurements, *rows])) from e
+    return whole.measurements, {"refused": refused}
 
 
 def _compiled(
@@ -94,25 +114,17 @@ def _compiled(
     entries: Sequence[Entry],
     limit: float,
     progress: Progress,
-    path: Path | None = None,
-) -> tuple[list[Measurement], dict[str, str]]:
-    """The rows of what can be run, and why the rest can't. ``path``: of the convolution that they are, to judge it."""
-    rows: list[Measurement] = []
-    refused, ready, judged = {}, [], None
-    if path is not None:
-        subject, order = Subject.of(str(path)), repeated(entries[0].batch, IMAGES, 0)
-        feeds = subject.feeds(entries[0].batch, 0, order)
-        judged = (feeds, *subject.judge(feeds, order))
+    rows: list[Measurement],
+    refused: dict[str, str],
+    judged: jobs.Judged | None = None,
+) -> None:
+    """The rows of what can be run, and why the rest can't. ``judged``: of single convolutions."""
+    ready = []
     with jobs.running(where):
         for entry in entries:
             try:
                 ready.append(jobs.job(where, entry, settings.device, threads(), judged))
             except XframeError as e:
                 refused[entry.name] = str(e)
-        try:
-            stages = comparison.stages(progress)
-            for row in measure.measure(ready, limited(settings, limit), stages):
-                rows.append(row)  # one by one: an interrupt keeps them
-        except KeyboardInterrupt as e:
-            raise comparison.Interrupted(Run(store.SCHEMA, "", [], {}, rows)) from e
-    return rows, refused
+        for row in measure.measure(ready, limited(settings, limit), comparison.stages(progress)):
+            rows.append(row)  # one by one: an interrupt keeps them

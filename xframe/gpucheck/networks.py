@@ -10,7 +10,7 @@ from xframe import comparison, registry, store
 from xframe.analysis.labels import algorithms
 from xframe.comparison import AUTO, BEST, IMPLIED_FALLBACK, NATIVE
 from xframe.gpucheck.settings import LOGS, Progress, Result, Settings, Step, request
-from xframe.results import Measurement
+from xframe.results import Run
 
 #: What there is beside TVM, and cudnn, which is told how to compute. They cost little: they are opened before TVM.
 PEERS = (NATIVE, "ort")
@@ -32,7 +32,7 @@ def pairs(settings: Settings, runners: Sequence[str]) -> tuple[tuple[str, str], 
     return (*natives, *((settings.framework, runner) for runner in runners if runner != NATIVE))
 
 
-def measured(settings: Settings, batch: int, place: Path, limit: float, progress: Progress, **asked: Any) -> Result:
+def measured(settings: Settings, batch: int, place: Path, limit: float, progress: Progress, **asked: Any) -> Run:
     """The rows of the network under ``asked["runners"]``, each judged by the float64 reference; kept in ``place``."""
     natives = registry.defaults(registry.FRAMEWORKS)
     last = sorted(natives, key=lambda name: name == settings.framework)  # whose export the backends run: the dear ones
@@ -42,17 +42,17 @@ def measured(settings: Settings, batch: int, place: Path, limit: float, progress
         "fallback": IMPLIED_FALLBACK,
         **asked,
     }
-    return compared(request(settings, settings.model, limit, batches=(batch,), **told), place, progress), {}
+    return compared(request(settings, settings.model, limit, batches=(batch,), **told), place, progress)
 
 
-def compared(asked: comparison.Request, place: Path, progress: Progress) -> Sequence[Measurement]:
-    """The rows of a comparison, which is kept in ``place``."""
+def compared(asked: comparison.Request, place: Path, progress: Progress) -> Run:
+    """A comparison, which is kept in ``place``."""
     done = comparison.compare(asked, progress)
     try:
         store.write(done, place)
     except KeyboardInterrupt as e:  # its time was over just then
         raise comparison.Interrupted(done) from e
-    return done.measurements
+    return done
 
 
 def every(settings: Settings, batch: int, share: float, progress: Progress) -> Step:
@@ -60,7 +60,7 @@ def every(settings: Settings, batch: int, share: float, progress: Progress) -> S
 
     def run(place: Path, limit: float) -> Result:
         runners = (*PEERS, "cudnn", "tvm")
-        return measured(settings, batch, place, limit, progress, runners=runners, lowerings=common())
+        return measured(settings, batch, place, limit, progress, runners=runners, lowerings=common()).measurements, {}
 
     return Step(f"network batch {batch}", share, run, {"network": settings.model, "batch": batch})
 
@@ -73,7 +73,8 @@ def best(settings: Settings, batch: int, share: float, progress: Progress) -> St
 
     def run(place: Path, limit: float) -> Result:
         logs = place.parent / LOGS
-        tuned = {"schedules": str(logs)} if batch == max(settings.batches) and logs.is_dir() else {}
-        return measured(settings, batch, place, limit, progress, runners=(*PEERS, "tvm"), lowerings=(BEST,), **tuned)
+        tuned: dict[str, Any] = {"schedules": str(logs)} if batch == max(settings.batches) and logs.is_dir() else {}
+        asked = {"runners": (*PEERS, "tvm"), "lowerings": (BEST,), **tuned}
+        return measured(settings, batch, place, limit, progress, **asked).measurements, {}
 
     return Step(f"best batch {batch}", share, run, {"network": settings.model, "batch": batch})

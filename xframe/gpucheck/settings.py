@@ -11,6 +11,7 @@ from xframe import environment, nvml, zoo
 from xframe.comparison import Request
 from xframe.errors import Unavailable
 from xframe.jobs import Budget
+from xframe.prebuilt.folder import IMAGES
 from xframe.results import Measurement
 
 Progress = Callable[[str], None]
@@ -24,8 +25,6 @@ QUICK = Budget(rounds=2, min_samples=5, min_seconds=0.1, max_seconds=0.3)
 ROWS, UNKNOWN, ROW_BYTES = 24, 8, 4 << 30
 #: Threads of a row, which serve the GPU: of a framework's own work on the host, and of compilers.
 THREADS = 8
-#: Different images in a batch: what is exact of a convolution at batch 128 takes a minute in float64, of 8 images none.
-IMAGES = 8
 #: The step that tunes; where tuned kernels are kept, in the folder of the check.
 TUNING, LOGS = "tuning", "schedules"
 

@@ -40,7 +40,7 @@ def untuned(settings: Settings, batch: int, share: float, progress: Progress) ->
         def run(place: Path, limit: float, name: str = name) -> Result:
             path = convolution.write(spec, name, batch, place / f"{name}.onnx")
             told = {"runners": ("ort", "cudnn", "tvm"), "lowerings": labels(), "schedules": NONE}
-            return compared(request(settings, str(path), limit, **told), place, progress), {}
+            return compared(request(settings, str(path), limit, **told), place, progress).measurements, {}
 
         facts = {"site": name, "batch": batch, "tuned": False}
         yield Step(site_step(name, batch), share / len(layers), run, facts)
@@ -61,7 +61,7 @@ def tuned(settings: Settings, batch: int, share: float, progress: Progress) -> I
                     raise XframeError("there is no tuned kernel of it, as tuning was not done")
                 return (), {"refused": {name: NOTHING}}
             told = {"runners": ("tvm",), "lowerings": able, "schedules": str(logs)}
-            return compared(request(settings, str(path), limit, **told), place, progress), {}
+            return compared(request(settings, str(path), limit, **told), place, progress).measurements, {}
 
         facts = {"site": name, "batch": batch, "tuned": True}
         yield Step(f"tuned {site_step(name, batch)}", share / len(layers), run, facts)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from xframe import registry, zoo
+from xframe import files, registry, zoo
 from xframe.equivalence.verdict import Verdict, judge
 from xframe.errors import XframeError
 from xframe.jobs import Job
-from xframe.prebuilt import convolution, folder, seeds
+from xframe.prebuilt import folder, seeds
 from xframe.prebuilt.folder import Entry
 from xframe.subject import Feed, Judge, Subject, repeated
 from xframe.types import Case, SiteRecord
@@ -32,23 +30,19 @@ def running(where: Path) -> Iterator[None]:
     Weights that were left out, as they are seeded, are made there first. Raises XframeError where they are others.
     """
     seeds.restore(where)
-    row, home = registry.BACKENDS[RUNNER], os.environ.get("XFRAME_HOME")
+    row = registry.BACKENDS[RUNNER]
     registry.BACKENDS[RUNNER] = row._replace(where="xframe.backends.tvm_prebuilt:Prebuilt")
-    os.environ["XFRAME_HOME"] = str(where.resolve())
     try:
-        yield
+        with files.home_at(where):
+            yield
     finally:
         registry.BACKENDS[RUNNER] = row
-        os.environ.pop("XFRAME_HOME")
-        if home is not None:
-            os.environ["XFRAME_HOME"] = home
 
 
 def job(where: Path, entry: Entry, device: str, threads: int = 1, judged: Judged | None = None) -> Job:
-    """What measures one entry on ``device``, judged as ``judged`` says.
+    """What measures one entry on ``device``, judged as ``judged`` says, which is :func:`of_site` for a convolution.
 
-    None: a network by the exact outputs that are kept with it, for the inputs that they are of; a single convolution by
-    a reference that is made of its seeds.
+    None: a network, by the exact outputs that are kept with it, for the inputs that they are of.
 
     Raises
     ------
@@ -59,18 +53,15 @@ def job(where: Path, entry: Entry, device: str, threads: int = 1, judged: Judged
         raise XframeError(f"{entry.name} was not compiled: {entry.reason or 'nothing is there'}")
     artifact = replace(entry.artifact, path=str((where / entry.artifact.path).resolve()))
     case = Case(entry.model, entry.framework, RUNNER, entry.plan, device, entry.batch, threads, artifact)
-    if judged is None:
-        judged = _of_site(entry) if entry.site else _kept(where, entry)
-    feeds, verdict, differ = judged
+    feeds, verdict, differ = judged or _kept(where, entry)
     return Job(case, None, None, feeds, verdict, differ)
 
 
-def _of_site(entry: Entry) -> Judged:
-    with tempfile.TemporaryDirectory() as scratch:
-        path = convolution.write(zoo.spec(entry.model), entry.site, entry.batch, Path(scratch) / f"{entry.site}.onnx")
-        subject = Subject.of(str(path))
-    feeds = subject.feeds(entry.batch, 0)
-    return feeds, *subject.judge(feeds)
+def of_site(path: Path, batch: int) -> Judged:
+    """What judges every entry of the convolution that the file holds: a reference that is made of its seeds."""
+    subject, order = Subject.of(str(path)), repeated(batch, folder.IMAGES, 0)
+    feeds = subject.feeds(batch, 0, order)
+    return feeds, *subject.judge(feeds, order)
 
 
 def _kept(where: Path, entry: Entry) -> Judged:
