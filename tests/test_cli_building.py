@@ -1,6 +1,7 @@
 """The commands that take xframe to another machine, and what ``devices`` says of GPUs."""
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -38,6 +39,7 @@ def xframe(capsys):
         (("gpu-check", "--device", "cpu"), "--device cpu: this checks GPUs"),
         (("gpu-check", "--device", "cuda:a"), "unknown device 'cuda:a'"),
         (("gpu-check", "--batch", "0"), "--batch 0 makes no sense"),
+        (("gpu-check", "--device", "cuda:0,1", "--archive", "a"), "--archive a is one file, and --device cuda:0,1"),
         (("gpu-check", "--prebuilt", "no-such-folder", "--pack", "pieces"), "holds no compiled networks"),
     ],
 )
@@ -92,10 +94,13 @@ def test_several_gpus_are_checked_one_after_another_until_someone_stops_it(xfram
 
     def checked(settings, journal, progress):
         asked.append((settings.device, settings.minutes, journal.folder))
+        assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID", "what is asked of cuda:1 in this process is of that GPU"
         journal.folder.mkdir(parents=True, exist_ok=True)
         return [Found("machine", DONE, facts={"gpus": [{"name": settings.device}]}), *more]
 
     monkeypatch.setattr(check, "check", checked)
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "")  # so that it is put back
+    monkeypatch.delenv("CUDA_DEVICE_ORDER")
     more = []
     code, out, _ = xframe("gpu-check", "-o", tmp_path, "--device", "cuda:0,1", "--minutes", "4")
     assert asked == [("cuda:0", 2.0, tmp_path / "cuda-0"), ("cuda:1", 2.0, tmp_path / "cuda-1")]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from xframe import comparison, store
-from xframe.errors import XframeError
+from xframe.errors import UsageError, XframeError
 from xframe.gpucheck import check, machine, networks, steps, words
 from xframe.gpucheck.journal import CUT, DONE, FAILED, SKIPPED, Found, Journal
 from xframe.gpucheck.settings import Step
@@ -40,6 +40,13 @@ def test_without_a_gpu_it_says_what_is_there_and_ends(monkeypatch, tmp_path, set
     assert "GPU        none: no NVIDIA driver" in text
     assert "libraries  cudnn: missing" in text or "libraries  cudnn: /" in text
     assert not words.complete(found)
+
+
+def test_a_folder_that_holds_nothing_is_told_before_anything_is_looked_at(monkeypatch, tmp_path, settings):
+    monkeypatch.setattr(machine, "facts", lambda: pytest.fail("it looked at the machine"))
+    with pytest.raises(UsageError, match="holds no compiled networks"):
+        checked(settings(prebuilt=tmp_path / "none"), tmp_path / "found")
+    assert not (tmp_path / "found").exists()
 
 
 def test_what_was_done_is_not_done_again_and_its_time_goes_to_the_others(gpu, monkeypatch, tmp_path, settings):

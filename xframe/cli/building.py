@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 from collections.abc import Sequence
@@ -12,9 +13,7 @@ import typer
 
 from xframe.cli import console, options
 from xframe.errors import UsageError
-
-#: The Python of this process.
-HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
+from xframe.prebuilt.distributions import HERE, PIECE
 
 
 def build(
@@ -69,7 +68,7 @@ def gpu_check(
         typer.Option(metavar="DIR", help="Only write what must travel to a machine that nothing can be installed on."),
     ] = None,
     python: Annotated[str, typer.Option(metavar="X.Y", help="Of --pack: the Python of that machine.")] = HERE,
-    piece: Annotated[int, typer.Option(metavar="MiB", help="Of --pack: size of a file, at most.")] = 48,
+    piece: Annotated[int, typer.Option(metavar="MiB", help="Of --pack: size of a file, at most.")] = PIECE,
     without: Annotated[
         str | None, typer.Option(metavar="A,B", help="Of --pack: packages that the machine has already.")
     ] = None,
@@ -88,25 +87,32 @@ def gpu_check(
     from xframe.gpucheck import check, words
     from xframe.gpucheck.archive import Archived
     from xframe.gpucheck.settings import Settings
+    from xframe.worker.host import in_bus_order
 
     if not minutes > 0:
         raise UsageError(f"--minutes {minutes:g} makes no sense: it must be above 0")
     if not device.startswith("cuda"):
         raise UsageError(f"--device {device}: this checks GPUs: cuda, cuda:<number> or cuda:<number>,<number>")
     devices = comparison.devices(device)
+    if archive is not None and devices[1:]:
+        raise UsageError(
+            f"--archive {archive} is one file, and --device {device} makes one for each GPU, beside its folder in"
+            f" {output}: leave it out, or name one GPU"
+        )
     if pack is not None:
         return _pack(pack, prebuilt, python, piece, options.names("without", without) or ())
     console.check_writable(output)
     batches = options.numbers("batch", batch) or (1,)
     if min(batches) < 1:
         raise UsageError(f"--batch {min(batches)} makes no sense: it must be at least 1")
+    in_bus_order(os.environ)  # for what is asked of the GPUs in this process
     complete = True
     for one in devices:  # each has a folder of its own, and as much time as any other
         where = output / one.replace(":", "-") if devices[1:] else output
         settings = Settings(model, "pytorch", one, batches, minutes / len(devices), prebuilt)
         progress = console.Progress()
         try:
-            found = check.check(settings, journal := Archived(where, None if devices[1:] else archive), progress)
+            found = check.check(settings, journal := Archived(where, archive), progress)
         finally:
             progress.clear()
         text = "\n".join(words.lines(found))

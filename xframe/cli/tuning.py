@@ -185,10 +185,11 @@ def _target(device: str, threads: int) -> Target:
     """What code for ``device`` is compiled for. Raises Unavailable where it is a GPU that TVM does not find."""
     from xframe import environment
     from xframe.lowering.target import Cpu, Gpu
+    from xframe.worker.host import in_bus_order
 
     if device == CPU:
         return Cpu.host(threads)
-    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # as the driver counts them when it is asked
+    in_bus_order(os.environ)
     return Gpu.of_device(environment.gpu_index(device))
 
 

@@ -27,14 +27,19 @@ def check(settings: Settings, journal: Journal, progress: Progress) -> list[Foun
     Each step has its share of the time that is left, so that what others did not need is shared out. A step that runs
     out of its time, or is interrupted, keeps the rows that it has. Without a GPU all steps but the first are skipped,
     and say why.
+
+    Raises
+    ------
+    UsageError
+        There is no such model or folder; nothing was looked at.
     """
     deadline = time.monotonic() + 60 * settings.minutes
+    todo = [(step, journal.known(step.name)) for step in steps.steps(settings, progress)]
     progress("what is there")
     looking = Step("machine", 0.0, lambda place, limit: ((), machine.facts()))
     found, stopped = _carried_out(looking, journal.place(looking.name), LOOKING)  # always anew: it may be gone
     journal.write(found)
     why = "" if machine.devices() else "no GPU"
-    todo = [(step, journal.known(step.name)) for step in steps.steps(settings, progress)]
     ahead = sum(step.share for step, before in todo if before is None or before.state != DONE)
     for step, before in todo:
         if before is not None and before.state == DONE:

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, MutableMapping, Optional, Sequence, Tuple
 
 from xframe import errors, registry
 from xframe.worker import wire
@@ -52,13 +52,18 @@ def worker_environment(
     if device == "cpu":
         env["CUDA_VISIBLE_DEVICES"] = "-1"
     else:
-        env.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # as the driver counts them when it is asked how they are
+        in_bus_order(env)
         env.update(_SHARED_GPU)
     for name, value in (more or {}).items():
         env[name] = (env.get(name, "") + " " + value).strip() if name.endswith("_FLAGS") else value
     root = alone or str(_PACKAGE.parent)
     env["PYTHONPATH"] = os.pathsep.join(p for p in (root, env.get("PYTHONPATH")) if p)
     return env
+
+
+def in_bus_order(variables: MutableMapping[str, str]) -> None:
+    """In an environment, CUDA counts GPUs as the driver does when it is asked how they are, unless told otherwise."""
+    variables.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
 
 
 def package_alone(folder: str) -> str:
