@@ -109,6 +109,14 @@ def test_sites_that_are_refused_take_the_fallback_and_say_so(fake, model):
     executable.close()
 
 
+def test_a_site_that_refuses_the_fallback_too_is_told_with_both(fake, model):
+    both = r"refuses winograd at 1 of 2 .*\(3\d+\).*, and the fallback fft: CUDNN_STATUS_\w+ \(3\d+\).*; name another"
+    for name, told in (("winograd", both), ("fft", r"refuses fft at 1 of 2 ((?!fallback).)*; name another")):
+        with pytest.raises(Unsupported, match=told):
+            Cudnn().compile(model, forced(model, name), "cuda", 1, {"fallback": "fft"})
+    assert fake.live() == 0
+
+
 def test_without_a_plan_the_fastest_that_keeps_float32_runs(fake, model):
     executable = Cudnn().compile(model, Plan(), "cuda", 1)
     right(executable, model)

@@ -9,7 +9,7 @@ from onnx import helper
 from tests.backends.test_cudnn import SITE, forced, network, right
 from xframe import zoo
 from xframe.analysis.algorithms import lowering
-from xframe.backends import cudnn_engines, cudnn_graph_convolution, cudnn_rounding
+from xframe.backends import cudnn_device, cudnn_engines, cudnn_graph_convolution, cudnn_rounding
 from xframe.backends.cudnn import Cudnn
 from xframe.errors import Unsupported, XframeError
 from xframe.types import ConvSite
@@ -114,6 +114,26 @@ def test_tensor_cores_are_used_where_they_are_allowed(fake, model):
     )
     assert {s.rounding.operands for s in executable.sites} == {2.0**-11}
     executable.close()
+
+
+def test_what_is_let_in_has_a_bound_and_what_has_none_stays_out():
+    for note in cudnn_engines.NARROW:
+        engine = cudnn_engines.Engine(1, "its number", notes=(note,))
+        assert engine.barred(tf32=False).startswith("left out, as float32 is to stay float32: ")
+        assert bool(engine.barred(tf32=True)) == (cudnn_rounding.of_notes((note,), SITE).operands == 0), note
+    assert cudnn_engines.Engine(1, "its number", notes=("NONDETERMINISTIC",)).barred(tf32=False) == ""
+
+
+def test_an_engine_that_was_timed_without_a_gate_says_so(fake, model, monkeypatch):
+    for longest, gated in ((80, True), (40, False)):
+        monkeypatch.setattr(cudnn_device, "GATE_LONGEST", longest)
+        fake.gate(41)
+        executable = compiled(model, PLAIN)
+        timed = [row["gated"] for row in table(executable).values() if row["seconds"]]
+        assert timed
+        assert set(timed) == {gated}
+        assert table(executable)[4,]["gated"] is None
+        executable.close()
 
 
 def test_no_more_than_so_many_are_measured(fake, model, monkeypatch):

@@ -18,7 +18,6 @@ it.
 """
 
 import ctypes
-import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -59,7 +58,7 @@ class Cudnn:
         ------
         Unsupported
             The device is no GPU, an operator has no function in cuDNN, the plan names what is no algorithm of cuDNN, or
-            cuDNN refuses one at a site and there is no ``fallback``.
+            cuDNN refuses one at a site, and the ``fallback``, too, or there is none.
         Unavailable
             A library does not load, or there is no driver or no such GPU.
         """
@@ -119,7 +118,6 @@ class CudnnExecutable:
             "math": self._gpu.math,
             "tf32": self._tf32,
             "cuda_graph": options.get("cuda_graph", "off"),
-            "NVIDIA_TF32_OVERRIDE": os.environ.get("NVIDIA_TF32_OVERRIDE"),
             "device_bytes": self._gpu.bytes,
             "workspace_bytes": {s.name: chosen.workspace[s.name] for s in chosen.records},
             "algorithms": chosen.found,
@@ -228,25 +226,32 @@ class _Chosen:
         self._graphs: dict[tuple[Problem, bool], GraphConvolution | ChannelsLast] = {}
         self._named: dict[str, list[GraphConvolution | ChannelsLast]] = {}
         self._exhaustive = options.get("algorithm_search", "exhaustive") == "exhaustive"
-        fallback, unresolved = options.get("fallback", "none"), {}
+        fallback = options.get("fallback", "none")
+        others, unresolved = [] if fallback == "none" else [fallback], {}
         for site in network.sites:
             name, problem = owners[site.node]
             asked = plan[problem]
             if plan.lowerings and asked is None:
                 raise NotHonoured(f"the plan names no algorithm for {name} ({problem.key})")
-            requested, detail = asked, ""
-            try:
-                self._choose(site, name, asked)
-            except CallFailed as e:
-                if not e.refusal:
-                    raise
-                self.refusals[name] = e.words
-                if fallback == "none":
-                    unresolved[problem] = e.words
-                    continue
-                requested, detail = fallback, f"{fallback}, because cuDNN refuses {asked}: {e.brief}"
-                self._choose(site, name, fallback)
-            self._record(site, name, problem, requested, detail)
+            refused: dict[str | None, CallFailed] = {}
+            for algorithm in dict.fromkeys((asked, *others)):
+                try:
+                    self._choose(site, name, algorithm)
+                except CallFailed as e:
+                    if not e.refusal:
+                        raise
+                    refused[algorithm] = e
+                else:
+                    self._record(site, name, problem, algorithm)
+                    break
+            else:
+                too = (f", and the fallback {x}: {refused[x].words}" for x in others if x != asked)
+                unresolved[problem] = "".join([refused[asked].words, *too])
+                continue
+            if refused:
+                self.refusals[name] = refused[asked].words
+                why = f"cuDNN refuses {asked or plan.label}: {refused[asked].brief}"
+                self.notes.append(f"{name}: {algorithm}, because {why}")
         for name, graphs in self._named.items():
             self.found[name] = [engine.told() for graph in graphs for engine in graph.engines]
         if unresolved:
@@ -279,15 +284,13 @@ class _Chosen:
             self._named.setdefault(name, []).append(self._graphs[key])
         return self._graphs[key]
 
-    def _record(self, site: Site, name: str, problem: ConvSite, requested: str | None, detail: str) -> None:
+    def _record(self, site: Site, name: str, problem: ConvSite, requested: str | None) -> None:
         choice = site.choice
         assert choice is not None
         self.workspace[name] = choice.workspace
         words = f"workspace {choice.workspace} bytes"
         words = words if choice.algorithm in ALGORITHMS else f"{choice.words}, {words}"
         self.records.append(SiteRecord(problem, name, requested, choice.algorithm, words, choice.rounding(problem)))
-        if detail:
-            self.notes.append(f"{name}: {detail}")
 
 
 def _runtime(gpu: Gpu) -> str:

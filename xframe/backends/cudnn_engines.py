@@ -15,12 +15,15 @@ from typing import Any
 from xframe.backends.cudnn_device import Gpu
 from xframe.backends.cudnn_graph import COMPILED_AT_RUN_TIME, HEURISTICS, NOTES, Descriptor, made
 from xframe.backends.cudnn_library import CallFailed
+from xframe.backends.cudnn_rounding import OPERANDS
 
 #: The kinds that a plan can name; ``graph_fastest`` is any of the last three, ``graph_nhwc`` that with channels last.
 FASTEST, NHWC, PLAIN, WINOGRAD, FFT = "graph_fastest", "graph_nhwc", "graph_plain", "graph_winograd", "graph_fft"
 KINDS = (FASTEST, NHWC, PLAIN, WINOGRAD, FFT)
-#: Notes of engines that do not compute in float32 as it is.
-NARROW = ("TENSOR_CORE", "DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION")
+#: Notes of engines that do not compute in float32 as it is: operands of fewer bits, for which there is a bound, and
+#: sums of fewer bits, for which there is none.
+SUMS = "REDUCED_PRECISION_REDUCTION"
+NARROW = (*OPERANDS, SUMS)
 _WORDS = {
     **dict(zip(NARROW, ("tensor cores", "inputs of fewer bits", "sums of fewer bits"), strict=True)),
     **{f"WINOGRAD_TILE_{n}x{n}": f"{n}x{n} tiles" for n in (4, 6, 13)},
@@ -37,7 +40,8 @@ class Engine:
     ``number``: cuDNN's, None where what was to name one refused; ``source``: what named it; ``knobs``: as cuDNN's own
     tags have them (``k2=5``), empty for its defaults; ``notes``: None where it refused before it could be asked;
     ``compiled``: its kernels are compiled when the plan is made; ``seconds``: of its shortest run, None where it was
-    not measured; ``workspace``: bytes; ``layout``: of the tensors; ``refused``: cuDNN's words, or why it is left out.
+    not measured; ``gated``: whether none of the host's time is in it; ``workspace``: bytes; ``layout``: of the tensors;
+    ``refused``: cuDNN's words, or why it is left out.
     """
 
     number: int | None
@@ -46,6 +50,7 @@ class Engine:
     notes: tuple[str, ...] | None = None
     compiled: bool = False
     seconds: float | None = None
+    gated: bool | None = None
     workspace: int | None = None
     refused: str = ""
     layout: str = "NCHW"
@@ -69,14 +74,16 @@ class Engine:
         kind = None if self.notes is None else self.kind
         return {
             "engine": self.number, "knobs": list(self.knobs), "kind": kind, "notes": self.notes and list(self.notes),
-            "compiled_at_run_time": self.compiled, "source": self.source, "seconds": self.seconds,
+            "compiled_at_run_time": self.compiled, "source": self.source, "seconds": self.seconds, "gated": self.gated,
             "workspace": self.workspace, "layout": self.layout, "refused": self.refused,
         }  # fmt: skip
 
-    @property
-    def narrow(self) -> str:
-        """In words what it does not leave in float32; empty if nothing."""
-        return ", ".join(_WORDS[n] for n in NARROW if n in (self.notes or ()))
+    def barred(self, tf32: bool) -> str:
+        """Why it may not run, where rounding operands to TF32 is allowed (``tf32``) or is not; empty if it may."""
+        narrow = [n for n in NARROW if n in (self.notes or ())]
+        if narrow and not tf32:
+            return f"left out, as float32 is to stay float32: {', '.join(_WORDS[n] for n in narrow)}"
+        return f"left out, as nothing bounds their error: {_WORDS[SUMS]}" if SUMS in narrow else ""
 
 
 Configured = tuple[Engine, Descriptor | None]

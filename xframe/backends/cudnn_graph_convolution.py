@@ -129,9 +129,8 @@ class GraphConvolution:
         return best[1:]
 
     def _left_out(self, engine: Engine, measured: int) -> str:
-        if engine.narrow and not self._gpu.tf32:
-            return f"left out, as float32 is to stay float32: {engine.narrow}"
-        return f"left out: {MOST} others were measured" if measured == MOST else ""
+        most = f"left out: {MOST} others were measured" if measured == MOST else ""
+        return engine.barred(self._gpu.tf32) or most
 
     def _planned(self, engine: Engine, config: Descriptor, until: contextlib.ExitStack) -> Descriptor:
         gpu = self._gpu
@@ -149,10 +148,11 @@ class GraphConvolution:
             run = self._call(plan, packs, x, w, room, y)
             run()
             gpu.sync()
-            times = [gpu.timeline([run], gated=True).times[-1]]
-            if times[0] < max(LONG, SLOW * fastest):
-                times += [b - a for a, b in pairwise(gpu.timeline([run] * (RUNS - 1), gated=True).times)]
-        engine.seconds = min(times)
+            found = [gpu.timeline([run], gated=True)]
+            if found[0].times[-1] < max(LONG, SLOW * fastest):
+                found.append(gpu.timeline([run] * (RUNS - 1), gated=True))
+        engine.seconds = min(b - a for one in found for a, b in pairwise(one.times))
+        engine.gated = all(one.gated for one in found)
         return engine.seconds
 
     def _call(

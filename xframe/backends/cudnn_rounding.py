@@ -5,6 +5,8 @@ from dataclasses import replace
 
 from xframe.types import ConvSite, Rounding
 
+#: Numerical notes of engines that may round the operands of products, to no less than TF32 or float16.
+OPERANDS = ("TENSOR_CORE", "DOWN_CONVERT_INPUTS")
 #: Taps of the kernel -> outputs of the largest tile that cuDNN's Winograd is taken to have in one dimension.
 #: ``winogradForwardData4x4`` and ``winogradForwardData9x9_5x5`` are names of its kernels.
 _LARGEST = {3: 4, 5: 9}
@@ -32,7 +34,7 @@ def of_algorithm(algorithm: str, site: ConvSite, narrow: bool = False) -> Roundi
 
 def of_notes(notes: Collection[str], site: ConvSite) -> Rounding:
     """Of an engine with these numerical notes: the most that they allow."""
-    narrow = bool({"TENSOR_CORE", "DOWN_CONVERT_INPUTS"} & set(notes))
+    narrow = bool(set(OPERANDS) & set(notes))
     side = max(site.kernel)
     if any(note.startswith("WINOGRAD") for note in notes):
         outputs = [n for note, n in _OUTPUTS.items() if note in notes]
