@@ -9,6 +9,7 @@ from xframe.backends import tvm_events, tvm_profile
 from xframe.backends.nodes import Nodes
 from xframe.backends.tvm_events import UNGATED, WatchedOnGpu
 from xframe.backends.tvm_profile import Owner
+from xframe.errors import XframeError
 from xframe.worker.cuda_driver import Driver
 
 CALLS = (
@@ -22,17 +23,21 @@ HOST = 5e-4  # seconds that each call takes the host
 
 
 class Machine:
-    """TVM's virtual machine, as far as it calls back; ``waits`` for each kernel, where it should not."""
+    """TVM's virtual machine, as far as it calls back; ``waits`` for each kernel, where it should not; ``more``: from
+    this step on it launches another kernel at the end."""
 
-    def __init__(self, library, waits=False):
+    def __init__(self, library, waits=False, more=None):
         self.library, self.waits, self.callback = library, waits, None
+        self.steps, self.more = 0, more
 
     def __getitem__(self, name):
         assert name == "set_instrument"
         return lambda callback: setattr(self, "callback", callback)
 
     def step(self):
-        for name, seconds in CALLS:
+        self.steps += 1
+        later = [("softmax", 2e-4)] if self.more and self.steps >= self.more else []
+        for name, seconds in (*CALLS, *later):
             for begins in (True, False):
                 if self.callback:
                     self.callback(None, name, begins, None)
@@ -87,3 +92,11 @@ def test_a_pass_that_waits_for_the_device_itself_is_taken_and_says_so(profiled):
     profile = profiled(waits=True)
     assert profile.note == UNGATED
     assert all(k.start < k.end <= profile.wall for k in profile.kernels)
+
+
+def test_a_pass_may_launch_more_than_the_one_that_was_looked_at_but_not_more_than_the_next(profiled):
+    profile = profiled(more=2)
+    assert [k.name for k in profile.kernels] == ["conv1", "fc1", "softmax"]
+    assert [k.end - k.start for k in profile.kernels] == pytest.approx([3e-4, 1e-4, 2e-4], abs=3e-6)
+    with pytest.raises(XframeError, match="a pass launched 2 kernels and the next one 3"):
+        profiled(more=4)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xframe.backends.tvm_profile import Call, Instrument, Join, Watched, is_kernel, kernels_of, spans_of
+from xframe.errors import XframeError
 from xframe.types import Profile
 from xframe.worker.cuda_driver import Driver, Gate
 
@@ -48,8 +49,7 @@ class WatchedOnGpu(Watched):
             return super().profiles(passes, join, nodes)
 
     def _instrument(self) -> Instrument:
-        self._marks.rewind()
-        return Instrument(self._marks.next)
+        return _Marking(self._marks)
 
     def _profiled(self, join: Join, nodes: "Nodes", cost: float) -> Profile:
         self._step()
@@ -59,6 +59,11 @@ class WatchedOnGpu(Watched):
         queued = self._pass(gated=True)
         while not self._gate.counts(queued.closed):
             queued = self._pass(gated=True)
+        launched, then = len(free.marks) - 1, len(queued.marks) - 1
+        if launched != then:
+            raise XframeError(
+                f"a pass launched {launched} kernels and the next one {then}, so that their times can't be put together"
+            )
         ran = [call for call in free.calls if is_kernel(call)]
         lead = _lead(ran, free)
         timed = []
@@ -97,8 +102,8 @@ class _Pass(NamedTuple):
 
 
 class _Marks:
-    """Events in the stream that TVM launches its kernels in: CUDA's legacy default stream. The first ones of
-    ``count``, of which one is recorded each time."""
+    """Events in the stream that TVM launches its kernels in, CUDA's legacy default stream: one is recorded each time.
+    ``count``: so many are made before."""
 
     def __init__(self, driver: Driver, count: int) -> None:
         self._driver, self._events, self._recorded = driver, [driver.event() for _ in range(count)], 0
@@ -108,13 +113,28 @@ class _Marks:
         self._recorded = 0
 
     def next(self) -> None:
-        self._driver.record(self._events[self._recorded % len(self._events)], None)
+        if self._recorded == len(self._events):
+            self._events.append(self._driver.event())
+        self._driver.record(self._events[self._recorded], None)
         self._recorded += 1
 
     def seconds(self) -> list[float]:
         """Since the first, of each that was recorded; all must have passed."""
         first, *_ = self._events
         return [self._driver.between(first, event) for event in self._events[: self._recorded]]
+
+
+class _Marking(Instrument):
+    """The callback that marks where each kernel begins."""
+
+    def __init__(self, marks: _Marks) -> None:
+        super().__init__(marks.next)
+        self._marks = marks
+        marks.rewind()
+
+    def rewind(self) -> None:
+        super().rewind()
+        self._marks.rewind()
 
 
 def _lead(ran: Sequence[Call], free: _Pass) -> float:

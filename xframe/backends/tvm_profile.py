@@ -18,10 +18,8 @@ import tvm_ffi
 
 from xframe.backends import kinds, profiler_cost
 from xframe.errors import NotHonoured
-from xframe.types import ConvSite, Kernel, Profile, SiteRecord, Span
+from xframe.types import CONVERSIONS, ConvSite, Kernel, Profile, SiteRecord, Span
 
-#: Roles of the stages of a convolution that only change the form of its image.
-LAYOUT = frozenset({"pad", "space_to_depth"})
 _BUILTIN, _MEMORY = "vm.", "vm.builtin.alloc"
 #: Kinds of which an ONNX node becomes one kernel, in the order of the graph.
 _ONE_TO_ONE = ("fc", "pool", "norm", "softmax")
@@ -73,6 +71,10 @@ class Instrument:
             add((name, begins, clock()))
 
         self.function = tvm_ffi.convert_func(watch)
+
+    def rewind(self) -> None:
+        """Forget what was seen: another pass begins."""
+        self.seen.clear()
 
     def calls(self, start: float) -> list[Call]:
         """Those of a pass that began at ``start``, in the order in which they ended."""
@@ -126,7 +128,7 @@ class Watched:
         def run(called: Any) -> None:
             for arguments in self._callbacks:
                 called(*arguments)
-            instrument.seen.clear()
+            instrument.rewind()
 
         return profiler_cost.added(lambda: run(native), lambda: run(instrument.function))
 
@@ -155,7 +157,7 @@ def kernels_of(calls: Iterable[Call], join: Join, nodes: "Nodes") -> list[Kernel
     """The kernels of a pass with what they belong to. ``join`` as in :meth:`Watched.profiles`."""
     ran, kernels = list(calls), []
     for call, owner in zip(ran, join([c.name for c in ran]), strict=True):
-        kind = ("layout" if owner.role in LAYOUT else "conv") if owner.site else kinds.of_name(call.name)
+        kind = ("layout" if owner.role in CONVERSIONS else "conv") if owner.site else kinds.of_name(call.name)
         words = owner.algorithm if kind == "conv" else ""
         kernels.append(Kernel(*call, owner.site, owner.role, kind, owner.layer, words))
     return layered(kernels, nodes)
