@@ -4,16 +4,17 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from xframe import artifact, zoo
-from xframe.backends import ort_gpu_profile
+from xframe.backends import ort_gpu_profile, ort_profile, profiler_cost
 from xframe.backends.ort_gpu_profile import idle, profiles
 from xframe.backends.ort_session import Settings
 from xframe.errors import NotHonoured, Unavailable, XframeError
 from xframe.jobs import Budget
-from xframe.types import Kernel, Profile
+from xframe.types import Kernel, Profile, Span
 
 SETTINGS = Settings("m.onnx", 1, "cuda:1", "basic", {"prefer_nhwc": "on"})
 
@@ -96,3 +97,22 @@ def test_time_without_kernels_is_idle():
     kernels = tuple(Kernel("k", start, end) for start, end in [(1.0, 3.0), (2.0, 2.5), (2.5, 4.0), (6.0, 7.0)])
     assert idle(Profile(10.0, kernels)) == 6.0
     assert idle(Profile(10.0, ())) == 10.0
+
+
+@pytest.mark.parametrize(("tells", "cost"), [(False, 2 * 1e-3 + 3 * 5e-3), (True, 2 * 1e-3)])
+def test_profiling_costs_by_the_node_and_recording_by_the_kernel(monkeypatch, tells, cost):
+    session = SimpleNamespace(open=lambda: SimpleNamespace(session=None))
+    monkeypatch.setattr(ort_profile, "chain", lambda settings: session)
+    monkeypatch.setattr(profiler_cost, "typical", lambda run: 0.0)
+    monkeypatch.setattr(ort_gpu_profile, "Recorder", lambda: SimpleNamespace(close=lambda: None))
+
+    def run(settings, recorder=None):
+        """Seconds of the chain, without and with a recorder."""
+        return (1e-3 if recorder is None else 6e-3) * ort_profile.NODES, tells
+
+    monkeypatch.setattr(ort_gpu_profile, "_profiled", run)
+    spans = [Span(name, 0.0, 1.0, "dispatch") for name in ("a_kernel_time", "b_kernel_time", "model_run")]
+    kernels = tuple(Kernel("k", start, start + 1.0) for start in (1.0, 2.0, 3.0))
+    monkeypatch.setattr(ort_profile, "taken", lambda *_: [Profile(10.0, kernels, tuple(spans))])
+    (profile,) = ort_gpu_profile.taken(SETTINGS, None, [], 1)
+    assert profile.cost == pytest.approx(cost)

@@ -93,20 +93,27 @@ def main(folder: str) -> None:
 
 
 def taken(settings: Settings, artifact: Artifact, feeds: Sequence[np.ndarray], passes: int) -> list[Profile]:
-    """The profiles, taken in this process. Raises what :func:`profiles` does."""
+    """The profiles, taken in this process. Raises what :func:`profiles` does.
+
+    What ONNX Runtime adds is the same for each node, and what CUPTI adds for each kernel: a chain of nodes that
+    launch one kernel each tells both.
+    """
     chain = ort_profile.chain(settings).open().session
     usual = profiler_cost.typical(lambda: chain.run(None, ort_profile.FEEDS))  # before CUPTI is there
     profiled, tells_kernels = _profiled(settings)
-    recorder = None if tells_kernels else Recorder()
-    if recorder is not None:
-        profiled, _ = _profiled(settings, recorder)
+    recorded = profiled
+    recorder: Recorder | None = None
+    if not tells_kernels:
+        recorder = Recorder()
+        recorded, _ = _profiled(settings, recorder)
     found = ort_profile.taken(settings, artifact, feeds, passes, recorder)
     if recorder is not None:
         recorder.close()
     if not all(p.kernels for p in found):
         raise XframeError(f"a step on {settings.device} was profiled, and CUPTI has no kernel of it: try it with nsys")
-    each = (profiled - usual) / ort_profile.NODES
-    return [replace(p, cost=min(each * len(p.kernels), idle(p))) for p in found]
+    node, kernel = (profiled - usual) / ort_profile.NODES, (recorded - profiled) / ort_profile.NODES
+    costs = (node * ort_profile.on_gpu(p) + kernel * len(p.kernels) for p in found)
+    return [replace(p, cost=min(cost, idle(p))) for p, cost in zip(found, costs, strict=True)]
 
 
 def _profiled(settings: Settings, recorder: Recorder | None = None) -> tuple[float, bool]:

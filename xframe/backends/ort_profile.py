@@ -69,9 +69,9 @@ class Pass(NamedTuple):
 
 
 def profiles(settings: Settings, artifact: Artifact, feeds: Sequence[np.ndarray], passes: int) -> list[Profile]:
-    """So many profiled passes of one session that profiles, each after a step that is not looked at."""
+    """So many profiled passes of one session that profiles, on a CPU, each after a step that is not looked at."""
     found = taken(settings, artifact, feeds, passes)
-    each = _seconds_per_node(settings.threads, settings.device, tuple(settings.switches.items()))
+    each = _seconds_per_node(settings.threads, tuple(settings.switches.items()))
     return [replace(p, cost=each * len(p.kernels)) for p in found]
 
 
@@ -146,10 +146,10 @@ def chain(settings: Settings) -> Settings:
 
 
 @functools.cache
-def _seconds_per_node(threads: int, device: str, switches: tuple[tuple[str, str], ...]) -> float:
-    """What profiling adds to a node in sessions with these settings. About half of it is within what is given as the
-    node's time."""
-    plain = chain(Settings("", threads, device, switches=dict(switches)))
+def _seconds_per_node(threads: int, switches: tuple[tuple[str, str], ...]) -> float:
+    """What profiling adds to a node in sessions on a CPU with these settings. About half of it is within what is
+    given as the node's time."""
+    plain = chain(Settings("", threads, "cpu", switches=dict(switches)))
     with tempfile.TemporaryDirectory(prefix="xframe-ort-") as folder:
         usual, profiling = plain.open().session, plain.open(str(Path(folder) / "profile")).session
         seconds = profiler_cost.added(lambda: usual.run(None, FEEDS), lambda: profiling.run(None, FEEDS))
@@ -291,6 +291,11 @@ def _on_a_gpu(name: str, owner: Owner, times: tuple[float, float]) -> Kernel:
     kind = cupti.kind(name, owner.kind)
     site = owner.site if kind == "conv" else None
     return Kernel(name, *times, site, "", kind, owner.layer, name if site is not None else "")
+
+
+def on_gpu(profile: Profile) -> int:
+    """Nodes that a GPU was asked for in a pass."""
+    return sum(span.name.endswith(_KERNEL) for span in profile.host)
 
 
 def _node(event: Event) -> str:
