@@ -39,5 +39,6 @@ def load(cuda: bool = False) -> None:
             missing = "libcudart" in str(e)
             remedy = "pip install 'nvidia-cuda-runtime>=13'" if missing else "it needs an NVIDIA GPU and its driver"
             raise Unavailable(
-                f"device cuda was asked for, and TVM's part for it does not load here ({e}): {remedy}"
+                f"TVM was asked to run on a GPU or to compile for one, and its part for that does not load here ({e}):"
+                f" {remedy}"
             ) from e
