@@ -309,6 +309,8 @@ class SiteRecord:
 
 #: What a kernel computes. ``layout``: the same values in another order or form; ``copy``: the same as they are.
 KINDS = ("conv", "fc", "pool", "norm", "activation", "elementwise", "softmax", "layout", "copy")
+#: Roles of kernels that only change the form of a convolution's image, for the lowering that reads it.
+CONVERSIONS = frozenset({"pad", "space_to_depth"})
 #: What the host does outside kernels; ``wake-up``: it waits until a thread takes up what it was given.
 HOST = ("python", "dispatch", "allocation", "copy", "wake-up")
 

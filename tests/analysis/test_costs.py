@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from tests.lowering.networks import HOST, conv_data, conv_network, everywhere
-from xframe.analysis.costs import CONVERSIONS, Costs
+from xframe.analysis.costs import Costs
 from xframe.lowering import pipeline
 from xframe.lowering.graph import ROLE
 from xframe.registry import LOWERINGS, defaults
 from xframe.results import Measurement
-from xframe.types import Case, ConvSite, Kernel, Outcome, Plan, Profile
+from xframe.types import CONVERSIONS, Case, ConvSite, Kernel, Outcome, Plan, Profile
 
 A, B, C, D = (ConvSite(1, 8, (n, n), 8, (3, 3)) for n in (9, 8, 7, 6))
 

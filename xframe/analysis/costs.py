@@ -20,10 +20,7 @@ import numpy as np
 
 from xframe.analysis import pbqp
 from xframe.results import Measurement
-from xframe.types import ConvSite, Outcome
-
-#: Roles of the stages that only change the form of an image.
-CONVERSIONS = frozenset({"pad", "space_to_depth"})
+from xframe.types import CONVERSIONS, ConvSite, Outcome
 
 #: How the note begins on costs that were kept from another day.
 EARLIER = "best was chosen by costs that were measured on"
@@ -98,11 +95,11 @@ class Costs:
         return Costs(_frozen(kernels), _frozen(conversions), tuple(other), tuple(beyond), failed)
 
     def to_json(self) -> dict[str, Any]:
+        """All but the notes: costs with notes are not for keeping."""
         sites = [
             {"site": site.key, "lowering": name, "kernels_s": spent, "conversions_s": self.conversions[site, name]}
             for (site, name), spent in self.kernels.items()
         ]
-        """All but the notes: costs with notes are not for keeping."""
         return {"sites": sites, "other_s": self.other, "beyond_s": self.beyond, "failed": self.failed}
 
     @staticmethod
