@@ -17,7 +17,8 @@ from tests.test_comparison import QUICK, rows
 from xframe import artifact, oracle, planning, store
 from xframe.analysis.costs import EARLIER
 from xframe.comparison import Request, compare
-from xframe.types import ERROR_BUDGET, ConvSite, Device, Outcome, Plan
+from xframe.jobs import Job
+from xframe.types import ERROR_BUDGET, Artifact, Case, ConvSite, Device, Outcome, Plan
 
 BEST = Request("pair", ("pytorch",), ("tvm",), ("best",), threads=(1,), baseline=False, budget=replace(QUICK, rounds=1))
 #: Winograd and FFT refuse the second convolution.
@@ -179,6 +180,18 @@ def test_costs_of_a_disturbed_machine_are_told_and_not_kept(plugins, tmp_path, m
     m = best()
     assert any("while the costs of best were measured" in n for n in m.notes)
     assert kept(tmp_path) == []
+
+
+def test_costs_are_those_of_one_device():
+    """Behind the same processor another GPU may stand."""
+    known = Artifact("a.onnx", "ab", "m", None, "1", 17, (), (), (("conv", ConvSite(1, 3, (8, 8), 4, (3, 3))),))
+    job = Job(Case("m", None, "tvm", Plan("best"), "cuda", 1, 1, known), None, None, ((), ()), print)
+
+    def facts(name, arch):
+        gpu, logs = Device("gpu", "cuda", name, arch, 1), planning.Schedules(planning.NONE)
+        return json.dumps(oracle.Oracle(gpu, "direct", QUICK, logs, print)._facts(job, []))
+
+    assert len({facts(*gpu) for gpu in (("A", "sm_80"), ("B", "sm_80"), ("A", "sm_90"), ("A", "sm_80"))}) == 3
 
 
 def test_nothing_left_says_why(plugins):

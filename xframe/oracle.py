@@ -150,6 +150,7 @@ class Oracle:
         limits = ("open_limit", "run_limit", "opening", "workers")
         return {
             "case": wire.plain(replace(case, framework=None, artifact=None)),
+            "device": [self._device.name, self._device.arch],
             "network": job.spec.to_json() if job.spec else case.artifact.sha256,
             "sites": sorted(Counter(site.key for _, site in case.artifact.conv_sites).items()),
             "plans": [plan.to_json() for plan in plans],
