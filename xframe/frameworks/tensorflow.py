@@ -23,6 +23,8 @@ Weights = Mapping[str, Any]
 
 #: What the name of a scope can not hold.
 _NO_SCOPE = re.compile(r"[^A-Za-z0-9._-]|^[^A-Za-z0-9.]")
+#: What an operator without a kernel is refused by. Whatever else fails, memory or a library, is no such refusal.
+_NO_KERNEL = (tf.errors.InvalidArgumentError, tf.errors.NotFoundError, tf.errors.UnimplementedError)
 
 
 def _padding(item: Layer, in_hw: tuple[int, ...]) -> str | None:
@@ -219,12 +221,12 @@ class _Network(common.Network):
         return inside
 
     def _try(self) -> None:
-        """One step, to know whether all operators have a kernel."""
+        """One step, to know whether all operators have a kernel. Raises Unsupported where one has none."""
         self.bind([np.zeros(self._shape, np.float32)])
         try:
             self.step()
             self.sync()
-        except tf.errors.OpError as e:
+        except _NO_KERNEL as e:
             other = "data_format=NHWC" if self._nchw else "--device cpu"
             raise Unsupported(
                 f"tensorflow in {self.environment['layout']} on {self._device}: TensorFlow has no kernels for it here"
