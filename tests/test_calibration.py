@@ -63,6 +63,24 @@ def test_memory_that_is_faster_now_than_what_was_kept_counts_from_then_on(measur
     assert asked == [1]
 
 
+def test_memory_that_can_not_be_read_again_costs_none_of_what_was_kept(measuring, monkeypatch):
+    asked, _ = measuring
+    calibration.machine(1)
+    (path,) = (files.home() / "machine").glob("*.json")
+    os.utime(path, (path.stat().st_atime, time.time() - calibration.FRESH - 1))
+
+    def late(threads):
+        raise XframeError("the read bandwidth can't be measured: it took too long")
+
+    monkeypatch.setattr(calibration, "read_bandwidth", late)
+    said = []
+    assert calibration.machine(1, said.append) == MACHINE
+    assert said == [
+        "the roofs of this machine are those that were kept: the read bandwidth can't be measured: it took too long"
+    ]
+    assert asked == [1]
+
+
 def test_another_machine_or_version_measures_anew(measuring, monkeypatch):
     asked, _ = measuring
     calibration.machine(1)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.test_comparison import QUICK, rows
-from xframe import environments, launch, oracle, store
+from xframe import environment, environments, launch, oracle, store
 from xframe import explain as explaining
 from xframe.analysis.counterfactuals import SAME, Change
 from xframe.analysis.decomposition import TERMS
@@ -18,7 +18,7 @@ from xframe.errors import Unavailable, UsageError
 from xframe.explain import If, completed, explain, explanation, work
 from xframe.registry import FRAMEWORKS, LOWERINGS, Row, defaults
 from xframe.results import Level, Machine
-from xframe.types import Outcome
+from xframe.types import NARROW_BUDGET, ConvSite, Device, Outcome
 
 TINY = Request("tiny", ("pytorch",), ("native",), threads=(1,), budget=replace(QUICK, rounds=1, profile=2))
 MACHINE = Machine(1e12, (Level("memory", math.inf, 1e11),))
@@ -29,7 +29,7 @@ MS = 1e-3
 @pytest.fixture
 def known(monkeypatch):
     """The machine, which is not measured here, and however busy it is, the costs of ``best`` are kept."""
-    monkeypatch.setattr(explaining.calibration, "machine", lambda threads: MACHINE)
+    monkeypatch.setattr(explaining.calibration, "machine", lambda threads, progress: MACHINE)
     monkeypatch.setattr(oracle, "FOREIGN", math.inf)
 
 
@@ -160,12 +160,15 @@ def test_the_export_is_not_that_of_an_environment_which_is_not_there(monkeypatch
 
 
 def test_a_machine_that_can_not_be_measured_leaves_the_floor_out(fakes, monkeypatch):
-    def missing(threads):
+    def missing(threads, progress):
+        progress("the roofs may be too low")
         raise Unavailable("TVM is not here")
 
     fakes(pytorch="Native")
     monkeypatch.setattr(explaining.calibration, "machine", missing)
-    found = explain(TINY)
+    lines = []
+    found = explain(TINY, on_progress=lines.append)
+    assert "the roofs may be too low" in lines
     assert found.notes == ("no floor: TVM is not here",)
     assert found.decompositions[0]["floor"].seconds == 0
     assert found.run.machines == {}
@@ -174,6 +177,17 @@ def test_a_machine_that_can_not_be_measured_leaves_the_floor_out(fakes, monkeypa
 def test_on_another_device_no_cpu_is_calibrated():
     found, notes = explaining._machines(replace(TINY, device="cuda:0"), lambda line: None)
     assert (found, notes) == ({}, ["no floor: what cuda:0 reaches at most is not measured with a run"])
+
+
+def test_what_a_gpu_has_no_units_for_is_refused_before_plans_are_run_for_it(monkeypatch):
+    site, full = ConvSite(1, 16, (9, 9), 16, (3, 3)), replace(TINY, device="cuda", error_budget=NARROW_BUDGET)
+
+    def refused(arch):
+        monkeypatch.setattr(environment, "gpu_device", lambda index: Device("gpu", "cuda", "GPU", arch, 1, index))
+        return explaining._refusal("gemm_tf32", site, full)
+
+    assert refused("sm_90") == ""
+    assert "sm_70" in refused("sm_70")
 
 
 def test_what_stands_for_an_unknown_algorithm_is_not_run_against_itself(fakes):

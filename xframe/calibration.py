@@ -50,7 +50,7 @@ def machine(threads: int, on_progress: Callable[[str], None] | None = None) -> M
 
     They are kept in ``$XFRAME_HOME/machine``, by processor, CPUs, threads and versions, unless other processes
     disturbed the measuring. A virtual machine's memory is faster at one time than at another: after :data:`FRESH` what
-    was kept of it is read again, and the faster rate counts from then on.
+    was kept of it is read again, and the faster rate counts from then on; where that fails, what was kept counts.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def machine(threads: int, on_progress: Callable[[str], None] | None = None) -> M
     path = files.place("machine", facts)
     if (kept := files.kept(path, Machine.from_json)) is not None:
         fresh = time.time() - path.stat().st_mtime < FRESH
-        return kept if fresh else _faster(kept, threads, path, facts)
+        return kept if fresh else _faster(kept, threads, path, facts, progress)
     progress(f"roofs of this machine, threads {threads}")
     found = measured(threads)
     if found.load > FOREIGN:
@@ -79,10 +79,14 @@ def machine(threads: int, on_progress: Callable[[str], None] | None = None) -> M
     return found
 
 
-def _faster(kept: Machine, threads: int, path: Path, facts: dict[str, Any]) -> Machine:
+def _faster(kept: Machine, threads: int, path: Path, facts: dict[str, Any], progress: Callable[[str], None]) -> Machine:
     """The kept roofs, of which memory may turn out to be faster now."""
     *nearer, memory = kept.levels
-    rate = max(memory.bytes_per_s, read_bandwidth(threads))
+    try:
+        rate = max(memory.bytes_per_s, read_bandwidth(threads))
+    except XframeError as e:
+        progress(f"the roofs of this machine are those that were kept: {e}")
+        return kept
     found = replace(kept, levels=(*nearer, replace(memory, bytes_per_s=rate)))
     files.keep(path, facts, found.to_json())
     return found

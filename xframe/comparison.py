@@ -199,7 +199,7 @@ def compare(request: Request, on_progress: Progress | None = None, command: Sequ
     asked = replace(asked, batches=batches(asked, subject))
     with contextlib.suppress(Unavailable), without_frameworks():  # what is not available, each row says
         for label in (x for x in asked.lowerings or () if PLANNED in asked.runners and _takes(PLANNED, x)):
-            planning.plan(label, (), _device(devices(asked.device)[0]), asked.fallback, target=asked.target)
+            planning.plan(label, (), device_of(devices(asked.device)[0]), asked.fallback, target=asked.target)
     created, facts = datetime.now().astimezone().isoformat(timespec="seconds"), about(request, asked, subject)
     cases = list(_cases(asked, subject.name))
     schedules = {d: planning.Schedules(asked.schedules, asked.allow_foreign_log, d) for d in devices(asked.device)}
@@ -319,7 +319,7 @@ def _measured(
         return Job(case, subject.spec, subject.weights, feeds, judge, inputs_matter)
 
     costs = stages(lambda line: progress(f"costs of {BEST}: {line}"))
-    device, named = _device(asked.device), asked.lowerings or ()
+    device, named = device_of(asked.device), asked.lowerings or ()
     oracle = Oracle(device, asked.fallback or IMPLIED_FALLBACK, asked.budget, logs, costs, named)
     for threads in asked.threads:
         ready: dict[Case, list[Case]] = {}  # two plan files may turn out to say the same
@@ -360,7 +360,8 @@ def _ready(
     if case.plan.label in algorithms(case.runner):
         told = tuple((site, case.plan.label) for site in dict.fromkeys(sites))
         return replace(case, artifact=found, plan=replace(case.plan, lowerings=told))
-    plan = planning.plan(case.plan.label, sites, _device(case.device), asked.fallback, asked.error_budget, asked.target)
+    device = device_of(case.device)
+    plan = planning.plan(case.plan.label, sites, device, asked.fallback, asked.error_budget, asked.target)
     return replace(case, artifact=found, plan=logs.tuned(plan, case.threads))
 
 
@@ -387,6 +388,6 @@ def devices(text: str) -> tuple[str, ...]:
     return _unique(f"{kind}:{n}" for n in numbers.split(",")) if numbers else (kind,)
 
 
-def _device(name: str) -> Device:
-    """The device to plan for. Where there is no such GPU, its runtimes say so in their rows."""
+def device_of(name: str) -> Device:
+    """The device to plan for, of one of :func:`devices`. Where there is no such GPU, its runtimes say so in rows."""
     return environment.cpu_device() if name == "cpu" else environment.gpu_device(environment.gpu_index(name))

@@ -16,20 +16,30 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 
-from xframe import artifact, calibration, environment, environments, zoo
+from xframe import artifact, calibration, environments, zoo
 from xframe.analysis import counterfactuals, floors
 from xframe.analysis.counterfactuals import ASSUMED, SAME, Costs, Counterfactual
 from xframe.analysis.decomposition import CPU, Group, explained, groups
 from xframe.analysis.explanation import Explanation
 from xframe.analysis.labels import PLANNED
 from xframe.analysis.passes import Row
-from xframe.comparison import BEST, IMPLIED_FALLBACK, NATIVE, Interrupted, Progress, Request, compare, devices
+from xframe.comparison import (
+    BEST,
+    IMPLIED_FALLBACK,
+    NATIVE,
+    Interrupted,
+    Progress,
+    Request,
+    compare,
+    device_of,
+    devices,
+)
 from xframe.errors import Unavailable, UsageError, XframeError
 from xframe.lowering.variants import refusal
 from xframe.registry import FRAMEWORKS, LOWERINGS, defaults, load, resolve
 from xframe.results import LayerWork, Machine, Measurement, Run
 from xframe.subject import is_file
-from xframe.types import ERROR_BUDGET, ConvSite, Device, Outcome, Plan
+from xframe.types import ERROR_BUDGET, ConvSite, Outcome, Plan
 
 #: All convolutions, where names are asked for.
 ALL = "all"
@@ -215,9 +225,8 @@ def _machines(full: Request, progress: Progress) -> tuple[dict[int, Machine], li
     if full.device != CPU:
         return {}, [f"no floor: what {full.device} reaches at most is not measured with a run"]
     for count in full.resolved().threads:
-        progress(f"what this machine reaches with {count} threads")
         try:
-            found[count] = calibration.machine(count)
+            found[count] = calibration.machine(count, progress)
         except XframeError as e:
             notes.append(f"no floor: {e}")
     return found, notes
@@ -295,8 +304,7 @@ def _refusal(lowering: str, site: ConvSite, full: Request) -> str:
         chosen = load(LOWERINGS, lowering)
     except Unavailable as e:
         return str(e)
-    device = environment.cpu_device() if full.device == "cpu" else Device("cuda", "cuda", "CUDA GPU", "", 0)
-    return refusal(chosen, site, device, full.error_budget or ERROR_BUDGET) or ""
+    return refusal(chosen, site, device_of(full.device), full.error_budget or ERROR_BUDGET) or ""
 
 
 class _Trial:

@@ -41,7 +41,7 @@ Ifs = Annotated[
 Details = Annotated[bool, typer.Option("--details", help="The parts of every term too.")]
 
 
-#: Rounds of short visits, in seconds: what rounds differ by decides how far the terms are known.
+#: Rounds, and the seconds of a visit: many and short, as what rounds differ by decides how far the terms are known.
 ROUNDS, VISIT = 6, 0.2
 
 
