@@ -91,6 +91,7 @@ def test_a_row_on_a_cpu_has_no_device_times(job):
 
 def test_a_good_row_has_everything(job):
     (m,) = measure.measure([job("Fine")], QUICK)
+    assert "group" not in m.environment
     assert m.outcome == Outcome.OK
     assert m.reason == ""
     assert len(m.rounds) == 2
@@ -247,6 +248,7 @@ def test_what_does_not_fit_goes_in_groups(job, workers):
     assert [m.outcome for m in done] == [Outcome.OK] * 3
     groups = sorted(n for m in done for n in m.notes if n.startswith("group"))
     assert [g.partition(":")[0] for g in groups] == ["group 1", "group 1", "group 2"]
+    assert sorted(m.environment["group"] for m in done) == [1, 1, 2]
 
 
 def test_what_is_not_open_when_time_is_up_costs_itself_alone(job, monkeypatch):
@@ -345,11 +347,11 @@ def test_second_interrupt_ends_at_once(job):
 INTERRUPTED = """
 import signal, sys
 from pathlib import Path
-from tests.test_measure import FEEDS, QUICK, SPEC, judge, measure
+from tests.test_measure import FEEDS, QUICK, SPEC, judge, launch, measure
 from xframe.registry import FRAMEWORKS, Row
 from xframe.types import Case, Plan
 
-next_is, send = [], measure.Worker.send
+next_is, send = [], launch.Worker.send
 
 
 def then_a_signal(worker, cmd, **fields):
@@ -367,7 +369,7 @@ def job(name):
     return measure.Job(Case("tiny", name, "native", Plan(), "cpu", 1, 1), SPEC, Path(sys.argv[1]), FEEDS, judge)
 
 
-measure.Worker.send = then_a_signal
+launch.Worker.send = then_a_signal
 measure.GRACE = float(sys.argv[2])
 signal.signal(signal.SIGALRM, handler)
 

@@ -130,7 +130,7 @@ def small():
     """A result with a row of each kind, short, so that much can be tried of it."""
     full = report_samples.run()
     kinds = {(m.case.runner, m.outcome, "ablation" in m.environment): m for m in full.measurements}
-    loud = {"foreign_load": [0.2], "processes": 1, "provider_options": {"use_tf32": "0"}, **CLOCK}
+    loud = {"foreign_load": [0.2], "processes": 1, "group": 2, "provider_options": {"use_tf32": "0"}, **CLOCK}
     rows = [
         replace(m, rounds=tuple(r[:2] for r in m.rounds[:2]), plain=m.plain[:2], profiles=m.profiles[:1])
         for m in kinds.values()

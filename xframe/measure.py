@@ -16,9 +16,9 @@ from xframe.jobs import Budget, Job
 from xframe.measured import Row
 from xframe.results import Measurement
 from xframe.types import Case
-from xframe.worker.host import Worker, settle
+from xframe.worker.host import settle
 
-__all__ = ["Budget", "Job", "Worker", "measure"]
+__all__ = ["Budget", "Job", "measure"]
 
 #: Seconds that a visit under way has, beyond its cap, to end after an interrupt.
 GRACE = 1.0
@@ -76,6 +76,7 @@ def _group(
             yield ended(row, error)
     if group > 1 or pending:
         for row in live:
+            row.facts["group"] = group
             row.notes.append(f"group {group}: memory or time did not allow to interleave it with the other groups")
 
     stop: KeyboardInterrupt | None = None

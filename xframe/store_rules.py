@@ -36,12 +36,14 @@ class RowFacts(TypedDict, total=False):
     """What others read of the ``environment`` of a row; there is more in it, which is shown as it is.
 
     ``foreign_load``: CPUs that other processes used, in each visit; ``profiled``: after how many rounds how many passes
-    and unprofiled steps were taken; ``processes``: how many the row's own were.
+    and unprofiled steps were taken; ``processes``: how many the row's own were; ``group``: where not all were measured
+    in turn, with which it was.
     """
 
     foreign_load: Sequence[float]
     profiled: Sequence[tuple[int, int, int]]
     processes: int
+    group: int
     device_clock: DeviceClock
     provider_options: Mapping[str, Any] | None
     ablation: Tried

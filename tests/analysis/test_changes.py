@@ -125,6 +125,21 @@ def test_drift_is_taken_out_and_groups_drift_apart():
     assert masked.reason.startswith("slower beside the others, same by itself")
 
 
+@pytest.mark.parametrize("turns", [
+    ({"group": 1}, {"group": 2}), ({"ablation": {"set": 0}}, {"ablation": {"set": 4}}),
+])  # fmt: skip
+def test_rows_that_memory_kept_apart_tell_nothing_of_each_other_s_drift(turns):
+    names = ("jax", "pytorch", "tensorflow", "torch.compile")
+
+    def result(first, second):
+        one = [measurement(scaled(by), f, environment=turns[0]) for f, by in zip(names, first, strict=True)]
+        return run(*one, *(measurement(scaled(second), f, "ort", environment=turns[1]) for f in names))
+
+    rows = changes(result([1, 1, 1, 1], 1), result([1.05, 1.05, 1.05, 1.16], 0.9)).rows
+    assert [c.drift.value for c in rows] == pytest.approx([1.05] * 4 + [0.9] * 4)
+    assert [c.verdict for c in rows] == ["ambiguous"] * 3 + ["slower"] + ["ambiguous"] * 4
+
+
 def beside(load, by=1.0):
     """A row that takes ``by`` as long, on a machine that others use."""
     return run(measurement(scaled(by), environment={"foreign_load": [0.0, load]}))

@@ -6,9 +6,9 @@ import pytest
 
 from tests.drifting import measurement, run
 from xframe.analysis import comparable
-from xframe.analysis.comparable import ROW_FACTS, RUN_FACTS, apart, of_rows, of_runs
+from xframe.analysis.comparable import ROW_FACTS, RUN_FACTS, apart, apart_from_first, of_rows, of_runs
 from xframe.results import LayerWork
-from xframe.types import Artifact, ConvSite, Plan, SiteRecord, TensorInfo
+from xframe.types import Artifact, ConvSite, Outcome, Plan, SiteRecord, TensorInfo
 
 A, B = ConvSite(1, 3, (8, 8), 4, (3, 3)), ConvSite(1, 4, (6, 6), 4, (3, 3))
 ROW = measurement([[0.01]], "jax", "tvm", environment={"cpus": [0, 1]})
@@ -160,3 +160,11 @@ def test_names_are_told_once():
 def test_rows_of_one_result_are_ranked_unless_they_compute_something_else(fact, why):
     first, row = ROWS[fact]
     assert apart(row, first) == why
+
+
+def test_the_first_is_the_first_that_has_a_time_and_is_of_no_ablation():
+    exact, narrow = recorded(tf32=False), recorded(tf32=True)
+    failed, tried = replace(narrow, outcome=Outcome.FAILED, reason="why"), recorded(tf32=True, ablation={"set": 0})
+    found = apart_from_first([failed, tried, exact, narrow, exact, failed, tried])
+    assert found == {id(narrow): apart(narrow, exact)}
+    assert apart_from_first([failed, tried]) == {}

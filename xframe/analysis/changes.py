@@ -4,8 +4,9 @@ Times are compared by their raw samples (see :mod:`xframe.analysis.ratios`). A m
 which no sample of one of them shows. Rows that were measured in turn with each other drifted together, so where a row
 has enough such neighbours in both results, it is judged beside what became of them. A row that then changed, but did
 not by itself, is ambiguous, and so is one that changed as all of them did: it may be the machine, or what they share.
-What other processes of the machine can explain is ambiguous as well (:func:`slowed`), and so is a change of less than
-:data:`PROCESSES` where a row is of one process in either result.
+What other processes of the machine can explain is ambiguous as well (:func:`slowed`) where they used more than
+``FOREIGN`` CPUs, less of which is on any machine; and so is a change of less than :data:`PROCESSES` where a row is of
+one process in either result.
 
 How often it is wrong was counted over simulated pairs of results, 8 rows of 3 visits on a machine that drifts by 3 %
 between results and 1 % between visits, each visit to a row, in a process of its own, off by 1.2 %, skewed noise of 3 %
@@ -57,7 +58,7 @@ class Identity(NamedTuple):
 
     @property
     def group(self) -> tuple[Any, ...]:
-        """Rows of one group were measured in turn."""
+        """Rows of one group were measured in turn, unless memory did not allow it, or they are of an ablation."""
         return (self.model, self.device, self.batch, self.threads, self.direction)
 
     @property
@@ -83,6 +84,11 @@ class Change:
     drift: Ratio | None = None
     reason: str = ""
     differences: tuple[Difference, ...] = ()
+
+    @property
+    def group(self) -> tuple[Any, ...]:
+        """Rows of one group were measured in turn in both results."""
+        return (self.identity.group, *(comparable.in_turn(m) for m in (self.old, self.new) if m is not None))
 
     @property
     def regressed(self) -> bool:
@@ -236,16 +242,16 @@ def _change(identity: Identity, old: Measurement | None, new: Measurement, allow
 
 def _judged(change: Change, timed: Sequence[Change], threshold: float, steady: bool) -> Change:
     """The row with the verdict on its times, if it has some."""
-    times = change.times
-    if times is None or change.old is None or change.new is None:
+    times, old, new = change.times, change.old, change.new
+    if times is None or old is None or new is None:
         return change
 
-    processes = min(m.environment.get("processes", 1) for m in (change.old, change.new))
+    processes = min(m.environment.get("processes", 1) for m in (old, new))
 
     def said(verdict: Verdict, reason: str = "", drift: Ratio | None = None) -> Change:
         if verdict in (Verdict.SLOWER, Verdict.FASTER):
             # Others only ever slow a row down: those beside the slower of the two may have made it so.
-            side, which = (change.new, "new") if verdict is Verdict.SLOWER else (change.old, "old")
+            side, which = (new, "new") if verdict is Verdict.SLOWER else (old, "old")
             most, whys = _excused(processes, side, which)
             judged = times if drift is None else times.over(drift)
             if judged.verdict(max(threshold, most - 1)) is not verdict:
@@ -254,11 +260,9 @@ def _judged(change: Change, timed: Sequence[Change], threshold: float, steady: b
         return replace(change, verdict=verdict.value, reason=reason, drift=drift)
 
     alone = times.verdict(threshold)
-    if min(len(change.old.rounds), len(change.new.rounds)) < 2:
+    if min(len(old.rounds), len(new.rounds)) < 2:
         return said(alone, "one visit tells nothing of drift: measure with --rounds 3")
-    drift = (
-        None if steady else _drift(c for c in timed if c is not change and c.identity.group == change.identity.group)
-    )
+    drift = None if steady else _drift(c for c in timed if c is not change and c.group == change.group)
     if drift is None:
         return said(alone)
     beside, most = times.over(drift).verdict(threshold), 1 + threshold
@@ -269,13 +273,13 @@ def _judged(change: Change, timed: Sequence[Change], threshold: float, steady: b
     return said(Verdict.AMBIGUOUS, f"{beside.value} beside the others, {alone.value} by itself: {others}", drift)
 
 
-def _excused(processes: int, slower: Measurement | None, which: str) -> tuple[float, list[str]]:
+def _excused(processes: int, slower: Measurement, which: str) -> tuple[float, list[str]]:
     """How many times as long a row may take for no reason of its own, and the reasons in words."""
     most, whys = 1.0, []
     if processes < 2:
         most *= 1 + PROCESSES
         whys.append(f"the {PROCESSES:.0%} that two processes of the same code may differ by: measure both with --fresh")
-    load = max(slower.environment.get("foreign_load", ()), default=0.0) if slower else 0.0
+    load = max(slower.environment.get("foreign_load", ()), default=0.0)
     if load > FOREIGN:
         most *= slowed(load)
         bound = f"up to {slowed(load):.1f} times as long" if load < 1 else "any time"

@@ -13,6 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from xframe.registry import LOWERINGS
 from xframe.results import Measurement, Run
+from xframe.types import Outcome
 
 T = TypeVar("T", Run, Measurement)
 
@@ -71,6 +72,26 @@ def of_rows(
     same = (old.case.framework, old.case.runner) == (new.case.framework, new.case.runner)
     found = _differences(ROW_FACTS, old, new, allowed, same)
     return tuple(d for d in (*found, *_others(old, new)) if d.name not in intended)
+
+
+def in_turn(row: Measurement) -> tuple[Any, ...]:
+    """What rows of one result share that were measured in turn, of those that could have been: the group that fitted
+    in memory (``xframe.measure``), the set of an ablation."""
+    tried = row.environment.get("ablation") or {}
+    return row.environment.get("group"), tried.get("set")
+
+
+def apart_from_first(measurements: Iterable[Measurement]) -> dict[int, str]:
+    """Why rows are not ranked with the first of them that has a time, in words, by their ``id``.
+
+    Parameters
+    ----------
+    measurements
+        Of one result, in its order, that compute the same. Those of an ablation are held against each other alone:
+        they are passed over.
+    """
+    timed = [m for m in measurements if m.outcome == Outcome.OK and "ablation" not in m.environment]
+    return {id(m): why for m in timed if (why := apart(m, timed[0]))}
 
 
 def apart(row: Measurement, first: Measurement) -> str:
@@ -252,5 +273,5 @@ VARIED = ("options", "coverage")
 _COVERED = frozenset(
     ("tf32", "use_tf32", "matmul_precision", "io_binding", "layout", "gpu", "cudnn_benchmark", "cpus", "threads",
      "workspace_limit", "visits", "warmups", "settled", "foreign_load", "gpu_states", "device_clock", "disturbed",
-     "profiled", "starts_at_once", "processes", "stderr", "ablation")
+     "profiled", "starts_at_once", "processes", "stderr", "ablation", "group")
 )  # fmt: skip

@@ -56,9 +56,9 @@ def diff(
     A row is slower when its 95 % interval is beyond the threshold, relative to the rows that were measured in turn
     with it if there are at least three. It is ambiguous, and does not fail, when the samples do not decide, which more
     --rounds do; when it changed as all the others did, or only beside them; when other processes of the machine can
-    explain it: of L CPUs that they used while the slower one was timed, (1 + L) / (1 - L) times as long, 1.5 times of
-    0.2 CPUs, anything of a whole one; or when it changed by less than 15 % and is of one process: processes of the
-    same code differ, and only --fresh sees by how much.
+    explain it: of L CPUs, if above 0.15, that they used while the slower one was timed, (1 + L) / (1 - L) times as
+    long, 1.5 times of 0.2 CPUs, anything of a whole one; or when it changed by less than 15 % and is of one process:
+    processes of the same code differ, and only --fresh sees by how much.
     """
     from xframe import store
     from xframe.analysis.changes import changes

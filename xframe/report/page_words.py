@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from xframe.analysis.ablations import ablations
+from xframe.analysis.comparable import in_turn
 from xframe.analysis.decomposition import Decomposition
 from xframe.analysis.explanation import ALL_PAIRS
 from xframe.analysis.ratios import Ratio, ratio
 from xframe.report import explain_words
 from xframe.report.ablation_terminal import headlines
 from xframe.report.page_html import clean
-from xframe.report.page_rows import Entry, Group, counted, heading, listed, ms, name
+from xframe.report.page_rows import Group, counted, heading, listed, ms, name
 from xframe.report.page_sites import SiteTimes
 from xframe.results import Run
 
@@ -129,8 +130,9 @@ def _fastest(group: Group) -> str:
     if len(timed) == 1:
         return f"{first.name} takes {took}" + ("." if group.apart else "; no other row has a time.")
     start = f"Fastest is {first.name}, {took}"
+    beside = in_turn(first.measurement)
     ratios = [
-        (e.name, ratio(e.measurement.rounds, first.measurement.rounds, paired=_beside(e) == _beside(first)))
+        (e.name, ratio(e.measurement.rounds, first.measurement.rounds, paired=in_turn(e.measurement) == beside))
         for e in timed[1:]
     ]
     level = [other for other, r in ratios if r.low <= 1]
@@ -139,11 +141,6 @@ def _fastest(group: Group) -> str:
     (second, near), (last, far) = ratios[0], ratios[-1]
     also = f"; the slowest, {last}, {_times(far)}" if len(ratios) > 1 else ""
     return f"{start}; {second} takes {_times(near)} as long{also}."
-
-
-def _beside(entry: Entry) -> str:
-    """The note on the rows that it was measured in turn with; empty where these are all."""
-    return next((note for note in entry.measurement.notes if note.startswith("group ")), "")
 
 
 def _unranked(group: Group) -> Iterator[str]:
