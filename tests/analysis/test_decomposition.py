@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.analysis.profiles import MS, A, B, forced, measured, one_pass, run, runs
 from xframe.analysis.decomposition import TERMS, explained, groups
-from xframe.report import page_sites
+from xframe.report import page_rows, page_sites
 from xframe.results import LayerWork, Level, Machine
 from xframe.types import ConvSite, Kernel, Outcome, Plan, Profile, SiteRecord, Span, Tuned
 
@@ -375,12 +375,40 @@ def test_sites_without_layers_are_told_in_words():
     assert [p.name for p in found["convolutions"].parts] == ["3x224x224 -> 64, 11x11 /4", "8x9x9 -> 8, 3x3"]
 
 
+def narrow(label="gemm_tf32"):
+    """Products of 10 bits, fast."""
+    plan = Plan(label, ((A, "gemm_tf32"), (B, "gemm_tf32")))
+    found = measured(one_pass(20.0, (A, 0.1), (B, 0.1), ("fc", 5.0)), runner="tvm", plan=plan)
+    return replace(found, sites=tuple(SiteRecord(s, "conv", "gemm_tf32", "gemm_tf32") for s in (A, B)))
+
+
 def test_products_of_fewer_bits_are_neither_the_best_nor_what_a_lowering_takes():
-    plan = Plan("gemm_tf32", ((A, "gemm_tf32"), (B, "gemm_tf32")))
-    narrow = measured(one_pass(20.0, (A, 0.1), (B, 0.1), ("fc", 6.0)), runner="tvm", plan=plan)
-    narrow = replace(narrow, sites=tuple(SiteRecord(s, "conv", "gemm_tf32", "gemm_tf32") for s in (A, B)))
-    made = run(TORCH, narrow, *FORCED, **NETWORK)
+    made = run(TORCH, narrow(), *FORCED, **NETWORK)
     (group,) = groups(made)
     assert group.best(A)[0] == pytest.approx(1.5 * MS)
     assert sorted(group.lowerings(A)) == ["direct", "gemm", "winograd"]
     assert any("pytorch tvm gemm_tf32" in n and "fewer bits" in n for n in explained(made)[0].notes)
+
+
+def test_products_of_fewer_bits_are_the_best_only_where_no_other_row_tells():
+    """Not where those of as many bits have kernels that nobody knows."""
+    vague = measured(one_pass(20.0, (A, 3.0), ("fc", 6.0), ("", 2.0)))
+    (group,) = groups(run(vague, narrow(), **NETWORK))
+    found = [group.best(part)[0] for part in (A, B, "fc")]
+    assert found == pytest.approx([3 * MS, 0.1 * MS, 6 * MS])
+
+
+def test_rows_of_one_label_are_told_apart():
+    """Of two plan files of one name."""
+    plan = Plan("mine", FORCED[1].case.plan.lowerings)
+    exact = replace(FORCED[1], case=replace(FORCED[1].case, plan=plan))
+    (group,) = groups(run(exact, narrow("mine"), **NETWORK))
+    assert sorted(group.lowerings(A)) == ["gemm"]
+
+
+def test_the_first_of_the_run_decides_in_terms_as_in_reports():
+    """Though it has no profile."""
+    made = run(replace(narrow(), profiles=()), narrow("mine"), *FORCED, **NETWORK)
+    (group,), (shown,) = groups(made), page_rows.groups(made)
+    assert sorted(group.lowerings(A)) == ["gemm_tf32"]
+    assert [e.case.plan.label for e in shown.entries if e.number in shown.apart] == ["direct", "gemm", "winograd"]

@@ -37,3 +37,8 @@ def test_sites_are_named_as_their_layers_and_no_two_alike():
     layers = [LayerWork(n, "conv", s, 0, 0) for n, s in (("a", B), ("b", B), ("c", B), ("fc", None))]
     found = site_names([A, padded, B], layers)
     assert found == {A: "8x9x9 -> 8, 3x3", padded: padded.key, B: "a and 2 more"}
+
+
+def test_no_site_has_the_name_of_a_kind():
+    layers = [LayerWork(n, "conv", s, 0, 0) for n, s in (("conv", A), ("pool", B))]
+    assert site_names([A, B], layers) == {A: words(A), B: words(B)}

@@ -5,13 +5,15 @@ from dataclasses import replace
 
 import pytest
 
+from tests.analysis.profiles import A, B, forced, measured, one_pass, run
 from xframe.analysis.costs import EARLIER
 from xframe.analysis.counterfactuals import SAME, Change, Counterfactual
+from xframe.analysis.decomposition import explained
 from xframe.analysis.explanation import Explanation
 from xframe.analysis.shares import PROFILER
 from xframe.analysis.terms import TERMS, Decomposition, Term
 from xframe.report import explain_words
-from xframe.results import Measurement, Run
+from xframe.results import LayerWork, Measurement, Run
 from xframe.types import Case, ConvSite, Outcome, Plan
 
 SITE = ConvSite(1, 3, (8, 8), 4, (3, 3))
@@ -98,6 +100,16 @@ def test_convolutions_that_are_not_told_apart_have_no_algorithm():
     text = explain_words.difference(TENSORFLOW, partly)
     assert "(algorithm 0.7, quality 0.0, not told apart -0.1)" in text
     assert "convolution kernels 4.1 (19%)" in explain_words.goes(whole)
+
+
+@pytest.mark.parametrize("names", [("conv", "pool"), ("fc", "copy")])
+def test_what_a_row_spends_sums_whatever_its_layers_are_called(names):
+    layers = tuple(LayerWork(n, "conv", s, 0, 0) for n, s in zip(names, (A, B), strict=True))
+    made = run(measured(one_pass(9.0, (A, 3.0), (B, 2.0), ("pool", 1.0))), forced("gemm", 1, 1), layers={1: layers})
+    d = explained(made)[0]
+    parts = explain_words.spent(d)
+    assert sum(t.seconds for _, t in parts) + d["residual"].seconds == pytest.approx(d.wall.seconds)
+    assert dict(parts)["convolution kernels"].seconds == pytest.approx(5e-3)
 
 
 def test_of_one_round_nothing_is_told_as_a_fact():

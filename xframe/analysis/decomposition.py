@@ -27,21 +27,22 @@ and quality, or in convolutions, where the two can't be told apart: a runner doe
 plan used the same. The floor is 0 where the machine was not calibrated. The notes say why.
 
 **Who may be best.** Rows most of whose kernels are attributed (:data:`COMPLETE`), that were profiled in several rounds,
-if any was, and that may be held against the first (``xframe.analysis.comparable.apart``): their products have as many
-bits. At a site, those that were seen there in every pass. Of a kind with a floor, those that spend time on it:
-elsewhere it is fused into something. Rows with a forced plan that run the same code at x, whatever framework exported
-the network, count as one, with the median of theirs: the least of many equal ones would be a matter of luck.
+if any was, and that may be held against the first of the run (``xframe.analysis.comparable.apart_from_first``): their
+products have as many bits, say. At a site, those that were seen there in every pass. Of a kind with a floor, those that
+spend time on it: elsewhere it is fused into something. Where no such row tells, others do, those that may not be held
+against the first last of all. Rows with a forced plan that run the same code at x, whatever framework exported the
+network, count as one, with the median of theirs: the least of many equal ones would be a matter of luck.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
 
 from xframe.analysis.bootstrap import interval
-from xframe.analysis.comparable import apart
+from xframe.analysis.comparable import apart_from_first
 from xframe.analysis.counterfactuals import Costs
 from xframe.analysis.floors import floors
 from xframe.analysis.labels import site_names
@@ -49,7 +50,7 @@ from xframe.analysis.passes import CONV, Row
 from xframe.analysis.shares import OVERHEAD
 from xframe.analysis.terms import APART, TERMS, TOGETHER, Decomposition, Term
 from xframe.measured import FOREIGN
-from xframe.results import LayerWork, Machine, Run
+from xframe.results import LayerWork, Machine, Measurement, Run
 from xframe.types import KINDS, ConvSite, Outcome
 
 __all__ = ["TERMS", "Decomposition", "Group", "Term", "explained", "groups"]
@@ -73,23 +74,28 @@ Parts = list[tuple[str, np.ndarray]]
 
 
 def explained(run: Run) -> list[Decomposition]:
-    """A decomposition of each OK row that has profiles, in the order of the run. The same whatever that order is."""
+    """A decomposition of each OK row that has profiles, in the order of the run.
+
+    That order matters to which rows are held against each other, as the first with a time decides, and to nothing else.
+    """
     made = {id(row.measurement): group.decomposed(row) for group in groups(run) for row in group.rows}
     return [made[id(m)] for m in run.measurements if id(m) in made]
 
 
 def groups(run: Run) -> list[Group]:
     """The OK rows that have profiles, those together that compute the same on the same."""
-    found: dict[tuple, list[Row]] = {}
+    found: dict[tuple, list[Measurement]] = {}
     for m in run.measurements:
-        if m.outcome == Outcome.OK and m.profiles:
-            case = m.case
-            key = (case.model, case.device, case.cache, case.direction, case.batch, case.threads)
-            found.setdefault(key, []).append(Row(m))
-    return [
-        Group(rows, run.layers.get(batch, ()), run.machines.get(threads) if device == CPU else None)
-        for (_, device, *_, batch, threads), rows in found.items()
-    ]
+        case = m.case
+        key = (case.model, case.device, case.cache, case.direction, case.batch, case.threads)
+        found.setdefault(key, []).append(m)
+    out = []
+    for (_, device, *_, batch, threads), alike in found.items():
+        rows = [Row(m) for m in alike if m.outcome == Outcome.OK and m.profiles]
+        machine = run.machines.get(threads) if device == CPU else None
+        if rows:
+            out.append(Group(rows, run.layers.get(batch, ()), machine, apart_from_first(alike)))
+    return out
 
 
 class Group:
@@ -101,9 +107,13 @@ class Group:
         The work of the network's layers; empty if nobody knows.
     machine
         What the machine reaches; None if it was not calibrated with so many threads, or computes on another device.
+    apart
+        Why rows are not held against the others, by the ``id`` of their measurements.
     """
 
-    def __init__(self, rows: Sequence[Row], layers: Sequence[LayerWork], machine: Machine | None):
+    def __init__(
+        self, rows: Sequence[Row], layers: Sequence[LayerWork], machine: Machine | None, apart: Mapping[int, str]
+    ):
         self.rows = sorted(rows, key=lambda r: r.title)
         self._layers, self._machine = layers, machine
         known = dict.fromkeys(w.site for w in layers if w.site is not None)
@@ -112,10 +122,11 @@ class Group:
         self.names = site_names(self.sites, layers)
         self._zero = np.zeros_like(rows[0].wall)
         self._several = any(r.turns > 1 for r in rows)
-        self._apart = {r.title: apart(r.measurement, rows[0].measurement) for r in rows}
+        self._apart = apart
         self._complete = [r for r in self.rows if not self._why(r)]
+        self._exact = [r for r in self.rows if id(r.measurement) not in apart]
         self._best: dict[Part, np.ndarray] = {}
-        self.costs = Costs(r for r in self.rows if not self._apart[r.title])
+        self.costs = Costs(self._exact)
 
     def decomposed(self, row: Row) -> Decomposition:
         """The decomposition of one of the rows."""
@@ -154,8 +165,8 @@ class Group:
     def best(self, part: Part) -> np.ndarray:
         """The least time that any row spends on it; the floor where no row can tell."""
         if part not in self._best:
-            several = [r for r in self.rows if r.turns > 1]
-            pools = (self._pools(part, rows).values() for rows in (self._complete, several, self.rows))
+            several = [r for r in self._exact if r.turns > 1]
+            pools = (self._pools(part, rows).values() for rows in (self._complete, several, self._exact, self.rows))
             found = [np.median(pool, axis=0) for pool in next(filter(None, pools), ())]
             self._best[part] = np.min(found, axis=0) if found else self._floor(part)
         return self._best[part]
@@ -243,11 +254,11 @@ class Group:
             below = self._floors[kind] - interval(self.best(kind))[1]
             if below > BEATEN * self._floors[kind]:
                 yield (
-                    f"{kind}: the best is {below * 1e3:.2f} ms or more below its floor, as this machine was slower when"
-                    " its roofs were measured: the floor is too high"
+                    f"{kind}: the best is {below * 1e3:.2f} ms or more below its floor, as some of it is fused into"
+                    " other kernels, or this machine was slower when its roofs were measured"
                 )
         if len(self.rows) == 1:
-            yield "no other row was profiled: its own kernels are the best ones, and quality and operators are 0"
+            yield "no other row was profiled: its own kernels are the best ones, and what it takes above them is 0"
         yield from self._notes_on_algorithms(row)
         for other in self.rows:
             if other not in self._complete:
@@ -258,7 +269,8 @@ class Group:
         if row.plain is None:
             yield "no unprofiled steps were timed beside the passes: all that they differ by is in the rest"
         if row.turns < 2:
-            yield "it was profiled in one round, which does not tell how rounds differ: its terms have no interval"
+            text = "it was profiled in one round, which does not tell how rounds differ: its terms have no interval"
+            yield text if row.case.device == CPU else f"{text}; on a GPU, --fresh profiles it in each"
 
     def _why(self, row: Row) -> str:
         """Why a row can't be among the best; empty if it can."""
@@ -266,8 +278,8 @@ class Group:
             return "no kernels were seen"
         if (share := self.unknown(row) / row.wall[0]) > COMPLETE:
             return f"{share:.1%} of its time is in kernels of no known kind or site"
-        if self._apart[row.title]:
-            return f"it is not held against the others, {self._apart[row.title]}"
+        if why := self._apart.get(id(row.measurement)):
+            return f"it is not held against the others, {why}"
         return "it was profiled in one round alone" if self._several and row.turns < 2 else ""
 
     def _notes_on_algorithms(self, row: Row) -> Iterator[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from xframe.registry import BACKENDS
 from xframe.results import LayerWork
-from xframe.types import Case, ConvSite
+from xframe.types import KINDS, Case, ConvSite
 
 #: The backend that the lowerings are written for. Another one may have algorithms of its own that it can be told; the
 #: rest pick by themselves, and have one row.
@@ -46,7 +46,10 @@ def words(site: ConvSite) -> str:
 
 
 def site_names(sites: Iterable[ConvSite], layers: Sequence[LayerWork] = ()) -> dict[ConvSite, str]:
-    """A name for each site, no two the same: of its layers (``conv3``, ``conv4 and 2 more``), else in words."""
+    """A name for each site, no two the same: of its layers (``conv3``, ``conv4 and 2 more``), else in words.
+
+    None is that of a kind of kernels, beside which they stand in terms: a layer may well be called ``conv``.
+    """
     named: dict[ConvSite, list[str]] = {}
     for layer in layers:
         if layer.site is not None:
@@ -54,6 +57,6 @@ def site_names(sites: Iterable[ConvSite], layers: Sequence[LayerWork] = ()) -> d
     out: dict[ConvSite, str] = {}
     for site in sites:
         first, *more = named.get(site) or [words(site)]
-        text = f"{first} and {len(more)} more" if more else first
+        text = f"{first} and {len(more)} more" if more else words(site) if first in KINDS else first
         out[site] = text if text not in out.values() else site.key
     return out

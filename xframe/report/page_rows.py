@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import groupby
 from pathlib import PurePath
 
-from xframe.analysis.comparable import apart
+from xframe.analysis.comparable import apart_from_first
 from xframe.analysis.labels import planned
 from xframe.results import Measurement, Run
 from xframe.types import Case, Outcome
@@ -72,10 +72,9 @@ class Group:
 
     @cached_property
     def apart(self) -> dict[int, str]:
-        """Why others may not, in words, by their numbers: their products have fewer bits."""
-        first = min(self.timed, key=lambda e: e.number, default=None)
-        reasons = {e.number: apart(e.measurement, first.measurement) for e in self.timed if first is not None}
-        return {number: why for number, why in reasons.items() if why}
+        """Why others may not, in words, by their numbers."""
+        reasons = apart_from_first(e.measurement for e in self.entries)
+        return {e.number: reasons[id(e.measurement)] for e in self.entries if id(e.measurement) in reasons}
 
 
 def groups(run: Run) -> list[Group]:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from xframe.analysis.comparable import apart
+from xframe.analysis.comparable import apart_from_first
 from xframe.analysis.labels import words
 from xframe.report import native_terminal
 from xframe.results import Measurement, Run
@@ -89,7 +89,7 @@ def _table(rows: Sequence[Measurement], notes: _Notes) -> Table:
     numbers = ("median ms", "IQR", "n", "x best", *(("device ms",) if by_device else ()), "error", "of bound", "notes")
     for name in numbers:
         table.add_column(name, justify="right", no_wrap=True)
-    unranked = _unranked(rows)
+    unranked = apart_from_first(rows)
     ranked = [m for m in rows if m.outcome == Outcome.OK and id(m) not in unranked]
     best = min((statistics.median(m.samples) for m in ranked), default=0.0)
     for m in rows:
@@ -121,12 +121,6 @@ def _table(rows: Sequence[Measurement], notes: _Notes) -> Table:
         ]
         table.add_row(*cells, notes.mark([*texts, *m.notes]))
     return table
-
-
-def _unranked(rows: Sequence[Measurement]) -> dict[int, str]:
-    """Why a row is not held against the first that has a time, by the ``id`` of each such row."""
-    timed = [m for m in rows if m.outcome == Outcome.OK]
-    return {id(m): why for m in timed if (why := apart(m, timed[0]))}
 
 
 def _fallback(m: Measurement) -> str:
@@ -168,7 +162,7 @@ def _site_table(rows: Sequence[Measurement]) -> Table | None:
     took: dict[tuple[ConvSite, str], dict[str, None]] = {}  # in plans that name one lowering here, another there
     counts: Counter[ConvSite] = Counter()
     columns: dict[str, None] = {}
-    unranked = _unranked(rows)
+    unranked = apart_from_first(rows)
     others = {f"{m.case.runner} {m.case.plan.label}" for m in rows if id(m) in unranked}
     for m in rows:
         if m.case.artifact is None:
