@@ -33,6 +33,15 @@ def test_reasons_are_told_in_full():
     )
 
 
+def test_rows_of_a_gpu_have_no_roofs_of_the_cpu():
+    made_of = {}
+    for device in ("cpu", "cuda:0"):
+        run = samples.run()
+        rows = tuple(replace(m, case=replace(m.case, device=device)) for m in run.measurements)
+        made_of[device] = "### Roofline" in made(replace(run, measurements=rows))
+    assert made_of == {"cpu": True, "cuda:0": False}
+
+
 def test_nothing_from_outside_is_markup():
     assert text("a|b<img>\n# x `y` [z](u)") == r"a\|b\<img\> \# x \`y\` \[z\](u)"
     run = samples.run()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from xframe.analysis.decomposition import CPU
 from xframe.analysis.floors import floors
 from xframe.analysis.shares import shares
 from xframe.report.charts import PALETTE, SYMBOLS, Chart, axis, label, layout
@@ -16,7 +17,7 @@ from xframe.report.page_rows import Entry, Group, counted, ms
 from xframe.results import LayerWork, Machine
 from xframe.types import ConvSite
 
-HEAD = ("row", "layer", "kernels", "ms", "GFLOP/s", "FLOP/byte", "share of floor")
+HEAD = ("row", "layer", "kernels", "ms", "GFLOP/s", "FLOP/byte", "floor / time")
 #: A layer, or all convolutions of one shape: kernels are tied to a convolution by that alone.
 _Key = ConvSite | str
 
@@ -51,7 +52,9 @@ class Point:
 
 
 def roofline(group: Group, layers: Sequence[LayerWork], machine: Machine, name: str) -> Chart | None:
-    """None where no kernel can be tied to a layer whose work is known."""
+    """None where no kernel can be tied to a layer whose work is known, and on a GPU: the roofs are those of the CPU."""
+    if group.case.device != CPU:
+        return None
     every = [p for entry in group.timed if not entry.case.options for p in _points(entry, layers, machine)]
     points = [p for p in every if p.flop]
     if not points:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from xframe.analysis.ablations import ablations
-from xframe.analysis.decomposition import CPU, Decomposition
+from xframe.analysis.decomposition import Decomposition
 from xframe.errors import Unavailable
 from xframe.report import page_words as words
 from xframe.report.charts import Chart
@@ -207,8 +207,6 @@ def _roofline(run: Run, every: Sequence[Group], drawn) -> str:
     body = ""
     for i, group in enumerate(every):
         machine, layers = run.machines.get(group.case.threads), run.layers.get(group.case.batch)
-        if group.case.device != CPU:  # its roofs are none of a CPU's
-            continue
         if machine is not None and layers:
             body += drawn([roofline(group, layers, machine, f"roofline-{i}")])
     return body or tag(
