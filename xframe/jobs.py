@@ -27,11 +27,12 @@ class Budget:
     Each case is visited ``rounds`` times in turn with the others. A visit ends once ``min_samples`` and ``min_seconds``
     are reached and the interquartile range over the median is at most ``noise``, at the latest after ``max_seconds``,
     but never without a sample. ``open_limit`` bounds import and compilation, ``run_limit`` every other command.
-    ``workers``: cases that are interleaved; None: as many as memory allows. ``profile``: profiled passes, taken in up
-    to a few turns with the other cases. ``starts``: workers busy at once while nothing is timed; compile times are
-    taken under this load (``starts_at_once`` in results). ``fresh``: each round in a process of its own, so that rounds
-    differ as processes of the same code do. ``opening``: what is not open by then, counted for all cases that are
-    interleaved together, is given up, and the others are measured; None: each has its own ``open_limit``.
+    ``workers``: cases that are interleaved; None: as many as memory allows. ``profile``: profiled passes, spread over
+    the rounds, taken after each in turn with the other cases; on a GPU all after the last, unless ``fresh``.
+    ``starts``: workers busy at once while nothing is timed; compile times are taken under this load
+    (``starts_at_once`` in results). ``fresh``: each round in a process of its own, so that rounds differ as processes
+    of the same code do. ``opening``: what is not open by then, counted for all cases that are interleaved together, is
+    given up, and the others are measured; None: each has its own ``open_limit``.
     """
 
     rounds: int = 3
