@@ -180,7 +180,6 @@ def trees(events: Sequence[Event]) -> list[Node]:
 
 
 @functools.cache
-@functools.cache
 def seconds_per_event() -> float:
     """What recording one event adds to a step: a chain of the smallest operators, with the profiler and without, in
     turn; the median of the differences."""
