@@ -21,7 +21,7 @@ from xframe.registry import BACKENDS, FRAMEWORKS, LOWERINGS, Row, chosen, defaul
 from xframe.results import INTERRUPTED, Measurement, Run
 from xframe.store import SCHEMA
 from xframe.subject import Subject, is_file, repeated
-from xframe.types import ERROR_BUDGET, Artifact, Case, Device, Outcome, Plan
+from xframe.types import ERROR_BUDGET, Artifact, Case, Device, Outcome, Plan, gpu_index
 from xframe.worker.alone import without_frameworks
 
 NATIVE, AUTO, BEST = "native", planning.AUTO, planning.BEST
@@ -390,4 +390,4 @@ def devices(text: str) -> tuple[str, ...]:
 
 def device_of(name: str) -> Device:
     """The device to plan for, of one of :func:`devices`. Where there is no such GPU, its runtimes say so in rows."""
-    return environment.cpu_device() if name == "cpu" else environment.gpu_device(environment.gpu_index(name))
+    return environment.cpu_device() if name == "cpu" else environment.gpu_device(gpu_index(name))

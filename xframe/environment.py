@@ -13,7 +13,7 @@ from typing import Any
 import xframe
 from xframe import nvml
 from xframe.errors import Unavailable
-from xframe.types import Device
+from xframe.types import Device, gpu_index
 
 #: Distributions whose versions go into every result.
 DISTRIBUTIONS = (
@@ -73,11 +73,6 @@ def cpu_device() -> Device:
     words = re.findall(r"[a-z0-9]+", re.sub(noise, " ", name.lower()))[:4]
     cores = len(allowed_cpus())
     return Device("-".join([*words, arch, f"{cores}c"]), "cpu", name, arch, cores)
-
-
-def gpu_index(device: str) -> int:
-    """The number of ``cuda`` or ``cuda:<number>``: 0 and that number."""
-    return int(device.partition(":")[2] or 0)
 
 
 def gpu_device(index: int) -> Device:

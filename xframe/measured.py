@@ -12,7 +12,7 @@ from xframe import environment
 from xframe.errors import Mismatch, NotHonoured, WorkerDied, XframeError
 from xframe.jobs import Budget, Job
 from xframe.results import Measurement
-from xframe.types import Outcome, Profile, SiteRecord
+from xframe.types import Outcome, Profile, SiteRecord, gpu_index
 from xframe.worker import wire
 from xframe.worker.device_clock import UNGATED
 from xframe.worker.host import Worker
@@ -81,7 +81,7 @@ class Row:
         self.processes += 1
         self.facts.update(reply["environment"], starts_at_once=self.budget.starts, processes=self.processes)
         if case.device != "cpu":
-            self.facts["gpu"] = environment.gpu_device(environment.gpu_index(case.device)).name
+            self.facts["gpu"] = environment.gpu_device(gpu_index(case.device)).name
         for note in reply["notes"]:
             self.note(note)
         self.outputs = [self.run(feed) for feed in self.job.feeds]

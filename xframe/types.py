@@ -197,6 +197,11 @@ class Artifact:
     conv_sites: Tuple[Tuple[str, ConvSite], ...]
 
 
+def gpu_index(device: str) -> int:
+    """The number of ``cuda`` or ``cuda:<number>``: 0 and that number."""
+    return int(device.partition(":")[2] or 0)
+
+
 @dataclass(frozen=True)
 class Device:
     """A compute device. ``slug`` names its folder under ``schedules/``; ``kind`` is ``"cpu"`` or ``"cuda"``."""

@@ -14,6 +14,7 @@ import typer
 
 from xframe.cli import console, options
 from xframe.errors import Unavailable, Unsupported, UsageError, XframeError
+from xframe.types import gpu_index
 
 if TYPE_CHECKING:
     from xframe.lowering.target import Target
@@ -183,14 +184,13 @@ def _check(on_gpu: bool, device: str, target: str | None, threads: int | None, s
 
 def _target(device: str, threads: int) -> Target:
     """What code for ``device`` is compiled for. Raises Unavailable where it is a GPU that TVM does not find."""
-    from xframe import environment
     from xframe.lowering.target import Cpu, Gpu
     from xframe.worker.host import in_bus_order
 
     if device == CPU:
         return Cpu.host(threads)
     in_bus_order(os.environ)
-    return Gpu.of_device(environment.gpu_index(device))
+    return Gpu.of_device(gpu_index(device))
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from xframe.errors import Unavailable
 from xframe.jobs import Budget
 from xframe.prebuilt.folder import IMAGES
 from xframe.results import Measurement
+from xframe.types import gpu_index
 
 Progress = Callable[[str], None]
 #: Seconds that a step has at least, or it is not begun.
@@ -98,7 +99,7 @@ def limited(settings: Settings, limit: float) -> Budget:
 
 def _rows(device: str) -> int:
     """Rows that may be open at once: each has a context, its tensors and a library's workspace on the GPU."""
-    index = environment.gpu_index(device) if device.startswith("cuda") else 0
+    index = gpu_index(device) if device.startswith("cuda") else 0
     try:
         memory = nvml.gpus()[index]["memory"]
     except (Unavailable, IndexError):

@@ -27,6 +27,7 @@ from xframe.gpucheck.settings import (
 )
 from xframe.planning import NONE
 from xframe.prebuilt import convolution
+from xframe.types import gpu_index
 from xframe.worker.alone import without_frameworks
 
 NOTHING = "tuning kept nothing that is faster than the hand-written schedules"
@@ -71,7 +72,7 @@ def _recorded(path: Path, logs: Path, device: str) -> tuple[str, ...]:
     """The lowerings that have a tuned kernel for the convolution of a file."""
     sites = [site for _, site in artifact.load(path).conv_sites]
     schedules, found = planning.Schedules(str(logs), device=device), []
-    gpu = environment.gpu_device(environment.gpu_index(device))
+    gpu = environment.gpu_device(gpu_index(device))
     with without_frameworks():
         for name in registry.defaults(registry.LOWERINGS):
             with contextlib.suppress(Unsupported):

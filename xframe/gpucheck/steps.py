@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from xframe import environment
 from xframe.gpucheck import elsewhere, networks, sites, tuning
 from xframe.gpucheck.settings import Progress, Result, Settings, Step
+from xframe.types import gpu_index
 
 #: Shares of the time: of the step alone, or of all steps of its kind together. They add up to 1.
 ROOFS, FIRST, SITES, TUNING, TUNED = 0.04, 0.12, 0.42, 0.11, 0.11
@@ -39,5 +39,5 @@ def _roofs(settings: Settings, place: Path) -> Result:
     from xframe.lowering.cuda.target import Gpu
     from xframe.prebuilt import roofs
 
-    index = environment.gpu_index(settings.device)
+    index = gpu_index(settings.device)
     return (), {"roofs": roofs.measured(roofs.write(Gpu.of_device(index), place), settings.device)}

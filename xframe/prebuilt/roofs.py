@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xframe import environment, nvml
+from xframe import nvml
 from xframe.errors import XframeError
+from xframe.types import gpu_index
 
 if TYPE_CHECKING:
     import tvm
@@ -191,7 +192,7 @@ def _fastest(launch: Callable[[], object], wait: Callable[[], None], least: floa
 
 def _clock(launch: Callable[[], object], wait: Callable[[], None], device: str) -> float | None:
     """MHz of the multiprocessors while launches run: asked for when the last was launched and none is waited for."""
-    states = nvml.watch(environment.gpu_index(device))
+    states = nvml.watch(gpu_index(device))
     next(states, None)  # the driver's library is ready: it answers before they are over
     for _ in range(LAUNCHES):
         launch()

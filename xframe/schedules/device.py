@@ -12,6 +12,7 @@ from typing import Any
 from xframe import environment, nvml
 from xframe.errors import Unavailable
 from xframe.schedules.untrusted import Fields
+from xframe.types import gpu_index
 
 #: Flags of /proc/cpuinfo by which float32 code differs. Others come and go with the version of Linux that tells them.
 _VECTORS = re.compile(r"sse4_2|avx|avx2|fma|avx512(f|bw|cd|dq|vl)|asimd|sve2?|sme2?")
@@ -98,7 +99,7 @@ def identity(device: str = "cpu") -> Identity:
     """
     if device == "cpu":
         return _cpu()
-    found, index = nvml.gpus(), environment.gpu_index(device)
+    found, index = nvml.gpus(), gpu_index(device)
     if index >= len(found):
         raise Unavailable(f"device {device} was asked for, and the driver tells of {len(found)} GPUs here")
     return _gpu(found[index], environment.gpu_device(index).slug)

@@ -19,6 +19,7 @@ from xframe.lowering import tvm_runtime
 from xframe.lowering.cuda.target import SHARED_CACHE
 from xframe.tuning.build import Chain
 from xframe.tuning.judge import Arguments
+from xframe.types import gpu_index
 from xframe.worker.cuda_driver import Driver, Gate
 
 #: Seconds for which the gate is held at first: it takes some 50 us to ask for a copy, three stages and two events.
@@ -120,7 +121,7 @@ class Place:
     """Measures on the GPU ``cuda`` or ``cuda:<number>``. ``cache``: bytes of its level-2 cache; None: as it says."""
 
     def __init__(self, device: str, cache: int | None = None):
-        self._device, self._watch = device, Stopwatch(environment.gpu_index(device))
+        self._device, self._watch = device, Stopwatch(gpu_index(device))
         self._size = 2 * (cache or self._watch.device.l2_cache_size_bytes or SHARED_CACHE)
         self._scratch = [tvm.runtime.tensor(np.zeros(self._size, np.uint8), self._watch.device) for _ in range(2)]
         self.watch = self._watch.watch

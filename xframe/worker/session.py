@@ -13,7 +13,7 @@ import numpy as np
 from xframe import neutral, registry
 from xframe.errors import Unsupported, XframeError
 from xframe.protocols import DEFAULTS
-from xframe.types import ModelSpec, Plan
+from xframe.types import ModelSpec, Plan, gpu_index
 from xframe.worker import wire
 from xframe.worker.alone import without_frameworks
 from xframe.worker.device_clock import DeviceClock
@@ -92,7 +92,7 @@ class Session:
     ):
         """Build natively, or compile an artifact under a plan. What was open before is closed."""
         self.close()
-        self.gpu = None if device == "cpu" else int(device.partition(":")[2] or 0)
+        self.gpu = None if device == "cpu" else gpu_index(device)
         started = time.perf_counter()
         with contextlib.ExitStack() as alone:
             if runner != "native":
