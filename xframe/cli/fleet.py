@@ -36,10 +36,13 @@ def tracker(host: Host = "127.0.0.1", port: Annotated[int, typer.Option(help="Po
     listener = address.listen(host, [_port(port)])
     here = address.Address(host, listener.getsockname()[1])
     _warn(here)
-    with processes.until_asked_to_end():
-        serve = trackers.server()
+
+    def serve():
+        run = trackers.server()
         print(f"tracker at {here}", flush=True)
-        serve(listener)
+        run(listener)
+
+    processes.run_until_asked_to_end(serve)
     return 0
 
 

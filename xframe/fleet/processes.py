@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 
 def start(module: str, *args: str, env: Mapping[str, str], pass_fds: Iterable[int] = ()) -> subprocess.Popen:
@@ -61,18 +61,50 @@ def cause_of_death(code: int) -> str:
         return f"was killed by signal {-code}"
 
 
+#: What asks a process to end: the keyboard, the system, a terminal that closes.
+_ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 @contextlib.contextmanager
 def until_asked_to_end() -> Iterator[None]:
-    """The block ends quietly on SIGINT, SIGTERM and SIGHUP. In the main thread only."""
+    """The block ends quietly on SIGINT, SIGTERM and SIGHUP, by an exception wherever it is. In the main thread only."""
 
     def stop(number, frame):
         raise KeyboardInterrupt
 
-    before = {n: signal.signal(n, stop) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    with _on_endings(stop), contextlib.suppress(KeyboardInterrupt):
+        yield
+
+
+def run_until_asked_to_end(work: Callable[[], None]) -> None:
+    """Run ``work()``, in a thread, until SIGINT, SIGTERM or SIGHUP, or its end. In the main thread only.
+
+    For code that is not ours: no exception disturbs it where it would not stand one, in a destructor say. It goes on
+    until the process is over. Raises what ``work`` raises.
+    """
+    over, raised = threading.Event(), []
+
+    def run():
+        try:
+            work()
+        except BaseException as e:
+            raised.append(e)
+        finally:
+            over.set()
+
+    with _on_endings(lambda number, frame: over.set()):
+        threading.Thread(target=run, daemon=True).start()
+        over.wait()
+    if raised:
+        raise raised[0]
+
+
+@contextlib.contextmanager
+def _on_endings(handler: Callable[[int, object], None]) -> Iterator[None]:
+    """Within the block ``handler`` answers the signals."""
+    before = {n: signal.signal(n, handler) for n in _ENDINGS}
     try:
         yield
-    except KeyboardInterrupt:
-        pass
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, kept in before.items():
+            signal.signal(number, kept)

@@ -148,7 +148,7 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
 
 
 def server() -> Callable[[socket.socket], None]:
-    """What is TVM's tracker at a listening socket, in the thread that calls it, until an exception ends it.
+    """What is TVM's tracker at a listening socket, in the thread that calls it, for as long as that lives.
 
     Imports TVM. Raises Unavailable where TVM or tornado is not installed.
     """
