@@ -36,9 +36,9 @@ def tracker(host: Host = "127.0.0.1", port: Annotated[int, typer.Option(help="Po
     listener = address.listen(host, [_port(port)])
     here = address.Address(host, listener.getsockname()[1])
     _warn(here)
+    run = trackers.server()
 
     def serve():
-        run = trackers.server()
         print(f"tracker at {here}", flush=True)
         run(listener)
 

@@ -79,8 +79,8 @@ def until_asked_to_end() -> Iterator[None]:
 def run_until_asked_to_end(work: Callable[[], None]) -> None:
     """Run ``work()``, in a thread, until SIGINT, SIGTERM or SIGHUP, or its end. In the main thread only.
 
-    For code that is not ours: no exception disturbs it where it would not stand one, in a destructor say. It goes on
-    until the process is over. Raises what ``work`` raises.
+    For Python code that is not ours: no exception disturbs it where it would not stand one, in a destructor say. It
+    goes on until the process is over, which C++ code on its stack would not survive. Raises what ``work`` raises.
     """
     over, raised = threading.Event(), []
 
