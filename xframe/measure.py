@@ -1,7 +1,8 @@
-"""The host side of measuring: open workers, verify, time them in turn, verify again, profile, time them again.
+"""The host side of measuring: open workers, verify, then visit them in turn: time, verify again, profile.
 
 The order is fixed. Nothing is timed while anything else runs: all workers of a group are open and verified before the
-first visit, and a visit waits until the threads of all others are asleep.
+first visit, and a visit waits until the threads of all others are asleep. A row's passes follow its timed samples
+directly: a machine whose speed changes within seconds is then the same for both.
 """
 
 import itertools
@@ -81,12 +82,24 @@ def _group(
 
     stop: KeyboardInterrupt | None = None
     numbers = itertools.count()
-    # Passes are taken beside every round: so a drift of the machine hits them and the timed samples alike.
-    turns, taken = min(budget.rounds, budget.profile), 0
+    turns = min(budget.rounds, budget.profile)  # rounds with passes; evenly spread
     if turns and not budget.fresh and any(row.job.case.device != "cpu" for row in live):
         turns = 1  # last of all: a process in which a GPU was traced may be slower from then on (CUPTI stays attached)
+
+    def profiled(row: Row) -> Iterator[Measurement]:
+        for _, error in _verified([row], progress):
+            if error is not None:
+                yield ended(row, error)
+                return
+        progress(row.job.case, f"profile {row.profiled + 1} of {turns}")
+        settle([r.worker.pid for r in live if r.worker])
+        row.profile((budget.profile + row.profiled) // turns)
+        if row.over:
+            yield ended(row, row.unfaithful)
+
     try:
         for turn in range(1, budget.rounds + 1):
+            taken, due = (turns * t // budget.rounds for t in (turn - 1, turn))
             if budget.fresh and turn > 1:
                 for row, error in _each(list(live), Row.open_again, "open again", progress):
                     if error is not None:
@@ -99,19 +112,14 @@ def _group(
                     _visit(row, next(numbers))
                 except Exception as e:
                     yield ended(row, e)
-            due = turns * turn // budget.rounds
-            if due > taken or budget.fresh or turn == budget.rounds:
-                for row, error in _verified(list(live), progress):
+                    continue
+                if due > taken == row.profiled:  # not if one failed
+                    yield from profiled(row)
+            unsure = [r for r in live if r.verified < len(r.rounds)]
+            if unsure and (budget.fresh or turn == budget.rounds):
+                for row, error in _verified(unsure, progress):
                     if error is not None:
                         yield ended(row, error)
-            for sweep in range(taken, due):
-                for row in [r for r in live if r.profiled == sweep]:  # not those of which one failed
-                    progress(row.job.case, f"profile {sweep + 1} of {turns}")
-                    settle([r.worker.pid for r in live if r.worker])
-                    row.profile((budget.profile + sweep) // turns)
-                    if row.over:
-                        yield ended(row, row.unfaithful)
-            taken = due
     except KeyboardInterrupt as e:
         stop = e
         unsure = [r for r in live if r.verified < len(r.rounds) and not r.over]
