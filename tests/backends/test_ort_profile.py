@@ -29,7 +29,7 @@ def node(name, ts, dur, op="Conv", shapes=((1, 3, 8, 8), (16, 3, 3, 3)), out=(1,
         "output_type_shape": [{"float": list(out)}],
         **args,
     }
-    return {"cat": "Node", "name": f"{name}_kernel_time", "ts": ts, "dur": dur, "args": more}
+    return {"cat": "Node", "name": f"{name}_kernel_time", "ts": ts, "dur": dur, "tid": 7, "args": more}
 
 
 def session(name, ts, dur):
@@ -66,6 +66,54 @@ def test_the_third_run_is_read_and_placed_where_it_began():
         ("SequentialExecutor::Execute", "dispatch", 25e-6, 115e-6),
         ("return", "python", 120e-6, 150e-6),
     ]
+
+
+def test_what_profiling_costs_is_taken_from_its_node_unless_it_was_spent_after_it():
+    events = three_runs(node("c", 1010, 30), node("r", 1042, 5, "Relu"), node("s", 1060, 20, "Relu"))
+    (profile,) = read(events, [Pass(1000e-6, 100e-6)], joined([]), cost=lambda size: 8e-6)
+    assert [(k.start, k.end) for k in profile.kernels] == [
+        (pytest.approx(10e-6), pytest.approx(34e-6)),  # 2 of 8 us between it and the next one
+        (pytest.approx(42e-6), pytest.approx(47e-6)),  # all of them
+        (pytest.approx(60e-6), pytest.approx(80e-6)),  # and before the end of the run
+    ]
+    assert profile.cost == pytest.approx(24e-6)
+    (profile,) = read(
+        three_runs(node("c", 1010, 5), node("r", 1015, 5, "Relu")),
+        [Pass(1e-3, 1e-4)],
+        joined([]),
+        cost=lambda size: 1.0,
+    )
+    assert all(k.start == k.end for k in profile.kernels)
+
+
+def test_the_cost_is_by_what_a_node_went_through():
+    sizes = {"activation_size": "100", "output_size": "10", "parameter_size": "1000"}
+    seen = []
+    events = three_runs(
+        node("c", 1010, 5, **sizes),
+        node("packed", 1020, 5, "FusedGemm", ((2, 30),), (2, 40), **{**sizes, "parameter_size": "160"}),
+        node("known", 1030, 5, "MatMul", ((2, 3),), (2, 4), **sizes),
+        node("unsaid", 1040, 5, "Relu"),
+    )
+    read(events, [Pass(1e-3, 1e-4)], joined([]), cost=lambda size: float(seen.append(size) or 0))
+    assert seen == [1110, 110 + 4 * 30 * 40, 1110, 0]
+
+
+def test_a_node_costs_more_the_less_of_the_profiler_is_left_in_the_caches(monkeypatch):
+    """Between nodes of the calibration it is interpolated, beyond the largest it is as there."""
+    given = iter([700e-6, 20e-6, 30e-6, 50e-6])
+
+    def added(settings, nodes, first=lambda: None):
+        first()
+        return next(given)
+
+    monkeypatch.setattr(ort_profile, "_added", added)
+    cost = ort_profile._cost_of_a_node.__wrapped__(1, ())
+    assert cost(0) == pytest.approx(7e-6)
+    conv = 4 * (256 * 169 + 384 * 256 * 9 + 384 * 169)
+    assert cost(conv) == pytest.approx(20e-6)
+    assert cost(conv / 2) == pytest.approx(13.5e-6)
+    assert cost(1 << 30) == pytest.approx(50e-6)
 
 
 def test_another_clock_puts_the_run_into_the_middle():
@@ -294,4 +342,4 @@ def test_a_real_profile_has_every_convolution_and_what_moves_data(tmp_path, conv
         assert [(k.layer, k.site) for k in convolutions] == list(loaded.conv_sites)
         assert all(a.end <= b.start for a, b in pairwise(profile.kernels))
         assert {s.name for s in profile.host} >= {"call", "model_run", "return"}
-        assert profile.cost == first.cost
+        assert profile.cost == first.cost > 0

@@ -1,6 +1,8 @@
 """What a profiler adds, from a dummy run both ways."""
 
+import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 from xframe.backends import profiler_cost
@@ -31,6 +33,10 @@ def test_it_may_be_negative(clock):
     assert profiler_cost.added(clock(2.0), clock(1.5)) == -0.5
 
 
+def test_what_is_done_before_a_run_does_not_count(clock):
+    assert profiler_cost.added(clock(1.0), clock(3.0), first=clock(70.0, 5.0)) == 2.0
+
+
 def test_a_typical_run_is_the_median(clock):
     assert profiler_cost.typical(clock(50.0, 1.0, 3.0), 3) == 3.0
 
@@ -40,3 +46,9 @@ def test_the_chain_is_valid_and_as_long_as_asked():
     onnx.checker.check_model(model, full_check=True)
     assert [n.op_type for n in model.graph.node] == ["Sum"] * 5
     assert all(len(n.input) == 3 for n in model.graph.node)
+
+
+def test_a_single_node_reads_what_it_is_told():
+    session = onnxruntime.InferenceSession(profiler_cost.single("MatMul", ((1, 4), (4, 5))))
+    (made,) = session.run(None, {"x0": np.full((1, 4), 2, np.float32), "x1": np.ones((4, 5), np.float32)})
+    assert np.array_equal(made, np.full((1, 5), 8))

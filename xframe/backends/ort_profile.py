@@ -3,7 +3,8 @@
 A second session profiles, since one does so in all its runs or in none; it runs through bound inputs and outputs, as
 the timed one. A pass's wall is that of a clock around the run, as a timed step's is: the event ``model_run`` leaves out
 the call from Python. The profile's clock is the system's, which tells where in the pass the run began; where it is
-another one the run is put into the middle of the pass. It counts whole microseconds.
+another one the run is put into the middle of the pass. It counts whole microseconds. What profiling adds to a node is
+for the most part in what is said of the node, which is told without it.
 
 On a GPU the nodes are what the host was at, and the kernels are CUPTI's (``ort_gpu_profile``), unless this build of
 ONNX Runtime lists them itself, after their node.
@@ -15,7 +16,7 @@ import platform
 import re
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,11 +55,22 @@ _MICRO, _NANO = 1e-6, 1e-9
 _CUT = 2000
 #: The chain by which the cost of profiling is told: its nodes, and what it reads.
 NODES, FEEDS = 100, {"x": np.ones((1, 16), np.float32)}
+#: Nodes after which the profiler finds less and less of its own code and data in the caches: operator, shapes of what
+#: it reads, attributes. The last reads more than any cache holds.
+BEFORE: tuple[tuple[str, tuple[tuple[int, ...], ...], dict[str, Any]], ...] = (
+    ("Conv", ((1, 256, 13, 13), (384, 256, 3, 3)), {"pads": [1, 1, 1, 1]}),
+    ("MatMul", ((1, 4096), (4096, 1024)), {}),
+    ("MatMul", ((1, 4096), (4096, 4096)), {}),
+)
+#: Operators whose constant operand is packed, and then counts no more to what they read.
+_PRODUCTS = ("Gemm", "FusedGemm", "MatMul", "FusedMatMul")
 #: With it a run reads its inputs where those of the first one lay.
 _GRAPH = "enable_cuda_graph"
 _MACHINE = platform.machine()
 
 Event = Mapping[str, Any]
+#: From the bytes that a node reads and writes to the seconds that profiling adds to it.
+Cost = Callable[[float], float]
 
 
 class Pass(NamedTuple):
@@ -70,9 +82,8 @@ class Pass(NamedTuple):
 
 def profiles(settings: Settings, artifact: Artifact, feeds: Sequence[np.ndarray], passes: int) -> list[Profile]:
     """So many profiled passes of one session that profiles, on a CPU, each after a step that is not looked at."""
-    found = taken(settings, artifact, feeds, passes)
-    each = _seconds_per_node(settings.threads, tuple(settings.switches.items()))
-    return [replace(p, cost=each * len(p.kernels)) for p in found]
+    cost = _cost_of_a_node(settings.threads, tuple(settings.switches.items()))
+    return taken(settings, artifact, feeds, passes, cost=cost)
 
 
 def taken(
@@ -81,8 +92,9 @@ def taken(
     feeds: Sequence[np.ndarray],
     passes: int,
     recorder: Recorder | None = None,
+    cost: Cost | None = None,
 ) -> list[Profile]:
-    """The same, of unknown cost. ``recorder`` records what runs on a GPU.
+    """The same, of unknown cost where none is given. ``recorder`` records what runs on a GPU.
 
     Raises
     ------
@@ -114,7 +126,7 @@ def taken(
     if settings.device != "cpu":
         _on_the_gpu(events, settings.device)
     join = Join(artifact, Nodes.read(artifact.path))
-    return read(events, timed, join, recording, settings.on(_GRAPH, default=False), warmups)
+    return read(events, timed, join, recording, settings.on(_GRAPH, default=False), warmups, cost)
 
 
 def _warmed(bound: Bound) -> int:
@@ -138,23 +150,49 @@ def _on_the_gpu(events: Sequence[Event], device: str) -> None:
         raise NotHonoured(f"{device} was asked for and other providers ran nodes of the graph: {names}")
 
 
-def chain(settings: Settings) -> Settings:
+def chain(settings: Settings, nodes: int = NODES) -> Settings:
     """Of a session like it, all of whose time goes to running nodes of three inputs, as a convolution has."""
     switches = {name: value for name, value in settings.switches.items() if name != _GRAPH}
-    model = profiler_cost.chain("Sum", 3, NODES)
+    model = profiler_cost.chain("Sum", 3, nodes)
     return replace(settings, path=model, level="disabled", switches=switches)
 
 
 @functools.cache
-def _seconds_per_node(threads: int, switches: tuple[tuple[str, str], ...]) -> float:
-    """What profiling adds to a node in sessions on a CPU with these settings. About half of it is within what is
-    given as the node's time."""
-    plain = chain(Settings("", threads, "cpu", switches=dict(switches)))
+def _cost_of_a_node(threads: int, switches: tuple[tuple[str, str], ...]) -> Cost:
+    """What profiling adds to a node in sessions on a CPU with these settings.
+
+    It builds text, with much code: after a node that went through more memory than the caches hold, all of that comes
+    from memory again, and takes several times as long.
+    """
+    settings = Settings("", threads, "cpu", switches=dict(switches))
+    sizes, seconds = [0.0], [_added(settings, NODES) / NODES]
+    for operator, shapes, attributes in BEFORE:
+        feeds = {f"x{i}": np.full(s, 0.01, np.float32) for i, s in enumerate(shapes)}
+        other = replace(settings, path=profiler_cost.single(operator, shapes, **attributes)).open().session
+        (made,) = other.run(None, feeds)
+        sizes.append(sum(x.nbytes for x in (made, *feeds.values())))
+        seconds.append(_added(settings, 1, functools.partial(other.run, None, feeds)))
+    return lambda size: float(np.interp(size, sizes, seconds))
+
+
+def _added(settings: Settings, nodes: int, first: Callable[[], object] = lambda: None) -> float:
+    """Seconds that profiling adds to a run of the chain, each right after ``first``."""
+    plain = chain(settings, nodes)
     with tempfile.TemporaryDirectory(prefix="xframe-ort-") as folder:
         usual, profiling = plain.open().session, plain.open(str(Path(folder) / "profile")).session
-        seconds = profiler_cost.added(lambda: usual.run(None, FEEDS), lambda: profiling.run(None, FEEDS))
+        seconds = profiler_cost.added(lambda: usual.run(None, FEEDS), lambda: profiling.run(None, FEEDS), first=first)
         profiling.end_profiling()
-    return seconds / NODES
+    return seconds
+
+
+def touched(node: Event) -> int:
+    """Bytes that a profiled node reads and writes."""
+    args = node["args"]
+    read, written, constant = (int(args.get(f"{k}_size", 0)) for k in ("activation", "output", "parameter"))
+    if args["op_name"] in _PRODUCTS and read and written:
+        a, c = (next(iter(args[k][0].values())) for k in ("input_type_shape", "output_type_shape"))
+        constant = max(constant, 4 * a[-1] * c[-1])
+    return read + written + constant
 
 
 class Owner(NamedTuple):
@@ -218,9 +256,9 @@ def read(
     recording: Recording | None = None,
     captures: bool = False,
     before: int = 1,
+    cost: Cost | None = None,
 ) -> list[Profile]:
-    """The profiles of ``passes``: every second run in ``events`` after the ``before`` first ones. Their cost is not
-    known here.
+    """The profiles of ``passes``: every second run in ``events`` after the ``before`` first ones.
 
     ``recording``: what ran on a GPU, by the clock of the events. ``captures``: the first step may be several runs, as
     those that a CUDA graph is captured in.
@@ -229,10 +267,12 @@ def read(
     if len(runs) < made or (len(runs) > made and not captures):
         raise XframeError(f"the profile of ONNX Runtime has {len(runs)} runs, {made} were made")
     looked_at = runs[len(runs) - 2 * len(passes) :][1::2]
-    return [_profile(events, run, one, join, recording) for run, one in zip(looked_at, passes, strict=True)]
+    return [_profile(events, run, one, join, recording, cost) for run, one in zip(looked_at, passes, strict=True)]
 
 
-def _profile(events: Sequence[Event], run: Event, one: Pass, join: Join, recording: Recording | None) -> Profile:
+def _profile(
+    events: Sequence[Event], run: Event, one: Pass, join: Join, recording: Recording | None, cost: Cost | None
+) -> Profile:
     start, end = run["ts"], run["ts"] + run["dur"]
     inside = [e for e in events if start <= e["ts"] <= end]
     spare = one.wall - run["dur"] * _MICRO
@@ -245,6 +285,8 @@ def _profile(events: Sequence[Event], run: Event, one: Pass, join: Join, recordi
 
     nodes = [e for e in inside if e["cat"] == "Node" and e["name"].endswith(_KERNEL)]
     nodes = [e for e in nodes if e["args"]["op_name"] not in _PARENTS]
+    costs = [0.0 if cost is None else cost(touched(e)) for e in nodes]
+    within = dict(zip(map(id, nodes), _within(nodes, costs, end), strict=True))
     owners = dict(zip(map(id, nodes), join(nodes), strict=True))
     kernels, spans = [], []
     owner = None
@@ -252,7 +294,8 @@ def _profile(events: Sequence[Event], run: Event, one: Pass, join: Join, recordi
         if id(e) in owners:
             owner = owners[id(e)]
             if e["args"].get("provider") != CUDA:
-                kernels.append(_on_the_cpu(e, owner, seconds(e)))
+                first, last = seconds(e)
+                kernels.append(_on_the_cpu(e, owner, (first, max(first, last - within[id(e)]))))
             else:
                 spans.append(Span(e["name"], *seconds(e), "dispatch"))
         elif e["cat"] == "Kernel" and owner is not None:  # those of a node on a GPU are listed after it
@@ -265,7 +308,20 @@ def _profile(events: Sequence[Event], run: Event, one: Pass, join: Join, recordi
     first, last = seconds(run)
     spans += [Span("call", 0.0, first, "python"), Span("return", last, one.wall, "python")]
     kernels.sort(key=lambda k: k.start)
-    return Profile(one.wall, tuple(kernels), tuple(sorted(spans, key=lambda s: (s.start, -s.end))))
+    return Profile(one.wall, tuple(kernels), tuple(sorted(spans, key=lambda s: (s.start, -s.end))), sum(costs))
+
+
+def _within(nodes: Sequence[Event], costs: Sequence[float], end: int) -> list[float]:
+    """Of what profiling costs at each node, the seconds that are in what it says of the node: those that were not spent
+    between the node's end and the next one's start on its thread, or the ``end`` of the run."""
+    following: dict[int, int] = {}
+    within = [0.0] * len(nodes)
+    for i in sorted(range(len(nodes)), key=lambda i: -nodes[i]["ts"]):
+        node = nodes[i]
+        after = following.get(node["tid"], end) - node["ts"] - node["dur"]
+        within[i] = min(max(0.0, costs[i] - max(0, after) * _MICRO), node["dur"] * _MICRO)
+        following[node["tid"]] = node["ts"]
+    return within
 
 
 def _nanoseconds(node: Event) -> tuple[int, int]:
