@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from xframe import artifact, zoo
-from xframe.backends import ort_gpu_profile, ort_profile, profiler_cost
+from xframe.backends import ort_gpu_profile, ort_profile, ort_profiler_cost, profiler_cost
 from xframe.backends.ort_gpu_profile import idle, profiles
 from xframe.backends.ort_session import Settings
 from xframe.errors import NotHonoured, Unavailable, XframeError
@@ -102,13 +102,13 @@ def test_time_without_kernels_is_idle():
 @pytest.mark.parametrize(("tells", "cost"), [(False, 2 * 1e-3 + 3 * 5e-3), (True, 2 * 1e-3)])
 def test_profiling_costs_by_the_node_and_recording_by_the_kernel(monkeypatch, tells, cost):
     session = SimpleNamespace(open=lambda: SimpleNamespace(session=None))
-    monkeypatch.setattr(ort_profile, "chain", lambda settings: session)
+    monkeypatch.setattr(ort_profiler_cost, "chain", lambda settings: session)
     monkeypatch.setattr(profiler_cost, "typical", lambda run: 0.0)
     monkeypatch.setattr(ort_gpu_profile, "Recorder", lambda: SimpleNamespace(close=lambda: None))
 
     def run(settings, recorder=None):
         """Seconds of the chain, without and with a recorder."""
-        return (1e-3 if recorder is None else 6e-3) * ort_profile.NODES, tells
+        return (1e-3 if recorder is None else 6e-3) * ort_profiler_cost.NODES, tells
 
     monkeypatch.setattr(ort_gpu_profile, "_profiled", run)
     spans = [Span(name, 0.0, 1.0, "dispatch") for name in ("a_kernel_time", "b_kernel_time", "model_run")]

@@ -93,27 +93,11 @@ def test_the_cost_is_by_what_a_node_went_through():
         node("c", 1010, 5, **sizes),
         node("packed", 1020, 5, "FusedGemm", ((2, 30),), (2, 40), **{**sizes, "parameter_size": "160"}),
         node("known", 1030, 5, "MatMul", ((2, 3),), (2, 4), **sizes),
-        node("unsaid", 1040, 5, "Relu"),
+        node("vectors", 1040, 5, "MatMul", ((30,),), (), **{**sizes, "parameter_size": "0"}),
+        node("unsaid", 1050, 5, "Relu"),
     )
     read(events, [Pass(1e-3, 1e-4)], joined([]), cost=lambda size: float(seen.append(size) or 0))
-    assert seen == [1110, 110 + 4 * 30 * 40, 1110, 0]
-
-
-def test_a_node_costs_more_the_less_of_the_profiler_is_left_in_the_caches(monkeypatch):
-    """Between nodes of the calibration it is interpolated, beyond the largest it is as there."""
-    given = iter([700e-6, 20e-6, 30e-6, 50e-6])
-
-    def added(settings, nodes, first=lambda: None):
-        first()
-        return next(given)
-
-    monkeypatch.setattr(ort_profile, "_added", added)
-    cost = ort_profile._cost_of_a_node.__wrapped__(1, ())
-    assert cost(0) == pytest.approx(7e-6)
-    conv = 4 * (256 * 169 + 384 * 256 * 9 + 384 * 169)
-    assert cost(conv) == pytest.approx(20e-6)
-    assert cost(conv / 2) == pytest.approx(13.5e-6)
-    assert cost(1 << 30) == pytest.approx(50e-6)
+    assert seen == [1110, 110 + 4 * 30 * 40, 1110, 110 + 4 * 30, 0]
 
 
 def test_another_clock_puts_the_run_into_the_middle():

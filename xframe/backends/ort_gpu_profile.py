@@ -23,7 +23,7 @@ import numpy as np
 import onnxruntime as ort
 
 from xframe import errors
-from xframe.backends import ort_profile, profiler_cost
+from xframe.backends import ort_profile, ort_profiler_cost, profiler_cost
 from xframe.backends.cupti_activity import Recorder
 from xframe.backends.ort_session import FATAL, Settings
 from xframe.errors import XframeError
@@ -98,8 +98,8 @@ def taken(settings: Settings, artifact: Artifact, feeds: Sequence[np.ndarray], p
     What ONNX Runtime adds is the same for each node, and what CUPTI adds for each kernel: a chain of nodes that
     launch one kernel each tells both.
     """
-    chain = ort_profile.chain(settings).open().session
-    usual = profiler_cost.typical(lambda: chain.run(None, ort_profile.FEEDS))  # before CUPTI is there
+    chain = ort_profiler_cost.chain(settings).open().session
+    usual = profiler_cost.typical(lambda: chain.run(None, ort_profiler_cost.FEEDS))  # before CUPTI is there
     profiled, tells_kernels = _profiled(settings)
     recorded = profiled
     recorder: Recorder | None = None
@@ -111,7 +111,7 @@ def taken(settings: Settings, artifact: Artifact, feeds: Sequence[np.ndarray], p
         recorder.close()
     if not all(p.kernels for p in found):
         raise XframeError(f"a step on {settings.device} was profiled, and CUPTI has no kernel of it: try it with nsys")
-    node, kernel = (profiled - usual) / ort_profile.NODES, (recorded - profiled) / ort_profile.NODES
+    node, kernel = (profiled - usual) / ort_profiler_cost.NODES, (recorded - profiled) / ort_profiler_cost.NODES
     costs = (node * ort_profile.on_gpu(p) + kernel * len(p.kernels) for p in found)
     return [replace(p, cost=min(cost, idle(p))) for p, cost in zip(found, costs, strict=True)]
 
@@ -119,11 +119,11 @@ def taken(settings: Settings, artifact: Artifact, feeds: Sequence[np.ndarray], p
 def _profiled(settings: Settings, recorder: Recorder | None = None) -> tuple[float, bool]:
     """Seconds of a run of the chain that is profiled, and whether this build of ONNX Runtime tells kernels itself."""
     with tempfile.TemporaryDirectory(prefix="xframe-ort-") as folder:
-        session = ort_profile.chain(settings).open(str(Path(folder) / "profile")).session
-        session.run(None, ort_profile.FEEDS)
+        session = ort_profiler_cost.chain(settings).open(str(Path(folder) / "profile")).session
+        session.run(None, ort_profiler_cost.FEEDS)
         if recorder is not None:
             recorder.start(time.time_ns)
-        seconds = profiler_cost.typical(lambda: session.run(None, ort_profile.FEEDS))
+        seconds = profiler_cost.typical(lambda: session.run(None, ort_profiler_cost.FEEDS))
         if recorder is not None:
             recorder.stop()
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))

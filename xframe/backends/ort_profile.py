@@ -10,22 +10,21 @@ On a GPU the nodes are what the host was at, and the kernels are CUPTI's (``ort_
 ONNX Runtime lists them itself, after their node.
 """
 
-import functools
 import json
 import platform
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from xframe.backends import kinds, profiler_cost
+from xframe.backends import kinds, ort_profiler_cost
 from xframe.backends.cupti_activity import Recorder, Recording
 from xframe.backends.nodes import Nodes
+from xframe.backends.ort_profiler_cost import GRAPH, Cost
 from xframe.backends.ort_session import Bound, Settings
 from xframe.errors import NotHonoured, XframeError
 from xframe.frameworks import cupti
@@ -53,24 +52,9 @@ CUDA = "CUDAExecutionProvider"
 _MICRO, _NANO = 1e-6, 1e-9
 #: Nanoseconds by which a node may end later than is said: its begin and its duration are cut to whole microseconds.
 _CUT = 2000
-#: The chain by which the cost of profiling is told: its nodes, and what it reads.
-NODES, FEEDS = 100, {"x": np.ones((1, 16), np.float32)}
-#: Nodes after which the profiler finds less and less of its own code and data in the caches: operator, shapes of what
-#: it reads, attributes. The last reads more than any cache holds.
-BEFORE: tuple[tuple[str, tuple[tuple[int, ...], ...], dict[str, Any]], ...] = (
-    ("Conv", ((1, 256, 13, 13), (384, 256, 3, 3)), {"pads": [1, 1, 1, 1]}),
-    ("MatMul", ((1, 4096), (4096, 1024)), {}),
-    ("MatMul", ((1, 4096), (4096, 4096)), {}),
-)
-#: Operators whose constant operand is packed, and then counts no more to what they read.
-_PRODUCTS = ("Gemm", "FusedGemm", "MatMul", "FusedMatMul")
-#: With it a run reads its inputs where those of the first one lay.
-_GRAPH = "enable_cuda_graph"
 _MACHINE = platform.machine()
 
 Event = Mapping[str, Any]
-#: From the bytes that a node reads and writes to the seconds that profiling adds to it.
-Cost = Callable[[float], float]
 
 
 class Pass(NamedTuple):
@@ -82,7 +66,7 @@ class Pass(NamedTuple):
 
 def profiles(settings: Settings, artifact: Artifact, feeds: Sequence[np.ndarray], passes: int) -> list[Profile]:
     """So many profiled passes of one session that profiles, on a CPU, each after a step that is not looked at."""
-    cost = _cost_of_a_node(settings.threads, tuple(settings.switches.items()))
+    cost = ort_profiler_cost.of_a_node(settings.threads, tuple(settings.switches.items()))
     return taken(settings, artifact, feeds, passes, cost=cost)
 
 
@@ -126,7 +110,7 @@ def taken(
     if settings.device != "cpu":
         _on_the_gpu(events, settings.device)
     join = Join(artifact, Nodes.read(artifact.path))
-    return read(events, timed, join, recording, settings.on(_GRAPH, default=False), warmups, cost)
+    return read(events, timed, join, recording, settings.on(GRAPH, default=False), warmups, cost)
 
 
 def _warmed(bound: Bound) -> int:
@@ -148,51 +132,6 @@ def _on_the_gpu(events: Sequence[Event], device: str) -> None:
             dict.fromkeys(f"{_node(e)} ({e['args']['op_name']}) by {e['args']['provider']}" for e in strays)
         )
         raise NotHonoured(f"{device} was asked for and other providers ran nodes of the graph: {names}")
-
-
-def chain(settings: Settings, nodes: int = NODES) -> Settings:
-    """Of a session like it, all of whose time goes to running nodes of three inputs, as a convolution has."""
-    switches = {name: value for name, value in settings.switches.items() if name != _GRAPH}
-    model = profiler_cost.chain("Sum", 3, nodes)
-    return replace(settings, path=model, level="disabled", switches=switches)
-
-
-@functools.cache
-def _cost_of_a_node(threads: int, switches: tuple[tuple[str, str], ...]) -> Cost:
-    """What profiling adds to a node in sessions on a CPU with these settings.
-
-    It builds text, with much code: after a node that went through more memory than the caches hold, all of that comes
-    from memory again, and takes several times as long.
-    """
-    settings = Settings("", threads, "cpu", switches=dict(switches))
-    sizes, seconds = [0.0], [_added(settings, NODES) / NODES]
-    for operator, shapes, attributes in BEFORE:
-        feeds = {f"x{i}": np.full(s, 0.01, np.float32) for i, s in enumerate(shapes)}
-        other = replace(settings, path=profiler_cost.single(operator, shapes, **attributes)).open().session
-        (made,) = other.run(None, feeds)
-        sizes.append(sum(x.nbytes for x in (made, *feeds.values())))
-        seconds.append(_added(settings, 1, functools.partial(other.run, None, feeds)))
-    return lambda size: float(np.interp(size, sizes, seconds))
-
-
-def _added(settings: Settings, nodes: int, first: Callable[[], object] = lambda: None) -> float:
-    """Seconds that profiling adds to a run of the chain, each right after ``first``."""
-    plain = chain(settings, nodes)
-    with tempfile.TemporaryDirectory(prefix="xframe-ort-") as folder:
-        usual, profiling = plain.open().session, plain.open(str(Path(folder) / "profile")).session
-        seconds = profiler_cost.added(lambda: usual.run(None, FEEDS), lambda: profiling.run(None, FEEDS), first=first)
-        profiling.end_profiling()
-    return seconds
-
-
-def touched(node: Event) -> int:
-    """Bytes that a profiled node reads and writes."""
-    args = node["args"]
-    read, written, constant = (int(args.get(f"{k}_size", 0)) for k in ("activation", "output", "parameter"))
-    if args["op_name"] in _PRODUCTS and read and written:
-        a, c = (next(iter(args[k][0].values())) for k in ("input_type_shape", "output_type_shape"))
-        constant = max(constant, 4 * a[-1] * c[-1])
-    return read + written + constant
 
 
 class Owner(NamedTuple):
@@ -285,7 +224,7 @@ def _profile(
 
     nodes = [e for e in inside if e["cat"] == "Node" and e["name"].endswith(_KERNEL)]
     nodes = [e for e in nodes if e["args"]["op_name"] not in _PARENTS]
-    costs = [0.0 if cost is None else cost(touched(e)) for e in nodes]
+    costs = [0.0 if cost is None else cost(ort_profiler_cost.touched(e)) for e in nodes]
     within = dict(zip(map(id, nodes), _within(nodes, costs, end), strict=True))
     owners = dict(zip(map(id, nodes), join(nodes), strict=True))
     kernels, spans = [], []
