@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xframe.analysis.shares import CALL, GAPS, OUTSIDE, OVERHEAD, PROFILER, busy, overhead, shares
-from xframe.types import HOST, Kernel, Profile, Span
+from xframe.analysis.shares import CALL, GAPS, OUTSIDE, OVERHEAD, PROFILER, at_sites, busy, overhead, shares
+from xframe.types import HOST, ConvSite, Kernel, Profile, Span
 
 
 def kernel(start, end):
@@ -106,3 +106,13 @@ def test_the_innermost_span_has_the_instant():
     expected = {"python": 4, "dispatch": 3, "allocation": 1, "call": 2, "gaps": 0, "profiler": -0.5}
     assert {k: v for k, v in found.items() if k in expected} == expected
     assert sum(found.values()) == 12 - 2 - 0.5
+
+
+def test_a_site_has_the_shares_of_its_kernels_in_each_pass_that_has_any():
+    one, other = ConvSite(1, 3, (8, 8), 4, (3, 3)), ConvSite(1, 4, (8, 8), 4, (3, 3))
+
+    def profile(*kernels):
+        return Profile(20.0, tuple(Kernel("k", float(a), float(b), site) for a, b, site in kernels))
+
+    passes = [profile((0, 4, one), (2, 6, None), (7, 8, one)), profile(), profile((1, 3, other), (1, 3, one))]
+    assert at_sites(passes) == {one: (4.0, 1.0), other: (1.0,)}

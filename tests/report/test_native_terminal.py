@@ -21,8 +21,17 @@ def row(framework, conv1=1e-3, conv2=(2e-3, 3e-3), runner="native", options=(), 
         spent += [(f"conv2{i}", CONV2, "conv", seconds) for i, seconds in enumerate(conv2)]
         spent += [("fc6", None, "fc", 5e-3), ("fc7", None, "fc", 1e-3), ("", None, "", 9.0)]
         kernels = [
-            Kernel("k", 0.0, seconds * factor, site, "", kind, layer, "brgconv" if framework == "pytorch" else "")
-            for layer, site, kind, seconds in spent
+            Kernel(
+                "k",
+                10.0 * i,
+                10.0 * i + seconds * factor,
+                site,
+                "",
+                kind,
+                layer,
+                "brgconv" if framework == "pytorch" else "",
+            )
+            for i, (layer, site, kind, seconds) in enumerate(spent)
         ]
         return Profile(100.0, tuple(kernels))
 

@@ -115,6 +115,14 @@ def test_sites_are_summed_by_artifact_then_the_median_over_frameworks_with_the_b
     assert "1 of 2 different convolutions fell back: 3x224x224 -> 64, 11x11 /4: direct, because of its stride" in report
 
 
+def test_a_site_has_the_median_over_passes_of_what_its_kernels_share():
+    m = measurement("pytorch", "ort", 0.01)
+    passes = [Profile(9.0, (Kernel("k", 0.0, x, CONV1), Kernel("r", x / 2, x))) for x in (4e-3, 40e-3, 8e-3)]
+    report = text(replace(m, profiles=tuple(passes)))
+    (line,) = (x for x in report.splitlines() if x.startswith("3x224x224"))
+    assert line.split()[-1] == "6.000*"
+
+
 def test_a_fallback_is_never_the_best_of_its_site():
     report = text(
         measurement("jax", "tvm", 0.01, Plan("direct"), [(CONV1, 2e-3)]),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from xframe.types import HOST, Kernel, Profile, Span
+from xframe.types import HOST, ConvSite, Kernel, Profile, Span
 
 #: Parts of the overhead that no span of the host tells: before the first and after the last kernel, and between them.
 CALL, GAPS = "call", "gaps"
@@ -29,6 +29,19 @@ def shares(kernels: Sequence[Kernel]) -> np.ndarray:
     each = np.divide(np.diff(times), running, out=np.zeros(running.size), where=running > 0)
     before = np.concatenate([[0.0], np.cumsum(each)])
     return before[end] - before[begin]
+
+
+def at_sites(profiles: Sequence[Profile]) -> dict[ConvSite, tuple[float, ...]]:
+    """Seconds of the kernels that are tied to each site, one value a pass in which there are any."""
+    found: dict[ConvSite, list[float]] = {}
+    for one in profiles:
+        spent: dict[ConvSite, float] = {}
+        for kernel, seconds in zip(one.kernels, shares(one.kernels).tolist(), strict=True):
+            if kernel.site is not None:
+                spent[kernel.site] = spent.get(kernel.site, 0.0) + seconds
+        for site, total in spent.items():
+            found.setdefault(site, []).append(total)
+    return {site: tuple(values) for site, values in found.items()}
 
 
 def busy(kernels: Sequence[Kernel]) -> float:

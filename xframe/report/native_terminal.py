@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from xframe.analysis.labels import words
+from xframe.analysis.shares import shares
 from xframe.results import Measurement
 from xframe.types import KINDS, ConvSite, Outcome
 
@@ -59,10 +60,10 @@ def _seconds(m: Measurement) -> Mapping[ConvSite | str, float]:
     passes: list[dict[ConvSite | str, float]] = []
     for profile in m.profiles:
         found: dict[ConvSite | str, float] = {}
-        for kernel in profile.kernels:
+        for kernel, seconds in zip(profile.kernels, shares(profile.kernels).tolist(), strict=True):
             key = kernel.site or kernel.kind
             if key and key != "conv":
-                found[key] = found.get(key, 0.0) + kernel.end - kernel.start
+                found[key] = found.get(key, 0.0) + seconds
         passes.append(found)
     keys = dict.fromkeys(key for found in passes for key in found)
     return {key: statistics.median(found.get(key, 0.0) for found in passes) for key in keys}

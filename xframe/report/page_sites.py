@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from xframe.analysis.labels import words
-from xframe.analysis.shares import shares
+from xframe.analysis.shares import at_sites
 from xframe.report.page_rows import Group, column
-from xframe.results import LayerWork, Measurement
+from xframe.results import LayerWork
 from xframe.types import ConvSite
 
 
@@ -66,7 +65,7 @@ class SiteTimes:
             for site, lowering in m.case.plan.lowerings:
                 if lowering != m.case.plan.label:
                     ran.setdefault((site, where), {})[lowering] = None
-            for site, samples in spent(m).items():
+            for site, samples in at_sites(m.profiles).items():
                 if not median(samples) > 0:  # of kernels that end before they begin nothing is known
                     continue
                 columns[where] = None
@@ -84,19 +83,6 @@ class SiteTimes:
         labels = {s: _label(s, group, layers) for s in sites}
         unranked = frozenset(column(e.case) for e in group.timed if e.number in group.apart)
         return SiteTimes(sites, tuple(sorted(columns, key=_rank)), cells, labels, unranked)
-
-
-def spent(measurement: Measurement) -> dict[ConvSite, tuple[float, ...]]:
-    """Seconds of the kernels of each site, one value a pass."""
-    found: dict[ConvSite, list[float]] = {}
-    for profile in measurement.profiles:
-        one: Counter[ConvSite] = Counter()
-        for kernel, seconds in zip(profile.kernels, shares(profile.kernels), strict=True):
-            if kernel.site is not None:
-                one[kernel.site] += float(seconds)  # type: ignore[assignment]
-        for site, total in one.items():
-            found.setdefault(site, []).append(total)
-    return {site: tuple(values) for site, values in found.items()}
 
 
 def _rank(column: str) -> tuple[int, str]:

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from xframe.analysis.comparable import apart_from_first
 from xframe.analysis.labels import words
+from xframe.analysis.shares import at_sites
 from xframe.report import native_terminal
 from xframe.results import Measurement, Run
 from xframe.store import row
@@ -177,11 +178,10 @@ def _site_table(rows: Sequence[Measurement]) -> Table | None:
         for site, name in m.case.plan.lowerings:
             if name != m.case.plan.label and (site, column) not in refused:
                 took.setdefault((site, column), {})[name] = None
-        for site in times:
-            spent = [k.end - k.start for k in m.kernels if k.site == site]
-            if spent:
+        for site, seconds in at_sites(m.profiles).items():
+            if site in times:
                 columns[column] = None
-                times[site].setdefault(column, []).append(sum(spent))
+                times[site].setdefault(column, []).append(statistics.median(seconds))
     if not columns:
         return None
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
