@@ -250,6 +250,18 @@ def test_a_gate_is_as_long_as_it_must_be_or_the_row_says_so(fake, model, setting
     executable.close()
 
 
+def test_a_host_that_was_held_up_once_makes_no_gate_longer_for_ever(fake, model):
+    executable = Cudnn().compile(model, forced(model, "gemm"), "cuda", 1)
+    executable.bind([zoo.inputs(i.shape, 0) for i in model.inputs])
+    fake.gate(8 * cudnn_device.GATE_TIMES)
+    executable.profile(1)
+    assert executable._gpu._gates > 4 * cudnn_device.GATE_TIMES
+    fake.gate(1)
+    assert all(p.note == "" for p in executable.profile(30))
+    assert executable._gpu._gates == cudnn_device.GATE_TIMES
+    executable.close()
+
+
 def test_an_event_that_can_not_be_asked_for_is_an_error(fake, model):
     executable = Cudnn().compile(model, forced(model, "gemm"), "cuda", 1)
     executable.bind([zoo.inputs(i.shape, 0) for i in model.inputs])

@@ -174,11 +174,13 @@ class Gpu:
 
     def timeline(self, calls: "list[Callable[[], None]]", gated: bool) -> "Timeline":
         """When each of ``calls`` began, and when the last was done. ``gated``: all were queued before the first began,
-        behind as much work as that takes."""
+        behind as much work as that takes. A host that was held up once makes no gate longer for ever."""
         found = self._timeline(calls, gated)
         while gated and not found.gated and self._gates < GATE_LONGEST:
             self._gates *= 2
             found = self._timeline(calls, gated)
+        if found.gated:
+            self._gates = max(GATE_TIMES, self._gates - self._gates // 8)
         return found
 
     def _timeline(self, calls: "list[Callable[[], None]]", gated: bool) -> "Timeline":
