@@ -26,8 +26,7 @@ import numpy as np
 
 from xframe import environment, files, registry
 from xframe.errors import Unavailable, XframeError
-from xframe.measured import FOREIGN
-from xframe.results import Level, Machine
+from xframe.results import FOREIGN, Level, Machine
 from xframe.worker.alone import without_frameworks
 from xframe.worker.host import worker_environment
 

@@ -11,7 +11,7 @@ import numpy as np
 from xframe import environment
 from xframe.errors import Mismatch, NotHonoured, WorkerDied, XframeError
 from xframe.jobs import Budget, Job
-from xframe.results import Measurement
+from xframe.results import FOREIGN, Measurement
 from xframe.types import Outcome, Profile, SiteRecord, gpu_index
 from xframe.worker import wire
 from xframe.worker.device_clock import UNGATED
@@ -19,9 +19,6 @@ from xframe.worker.host import Worker
 
 if TYPE_CHECKING:
     from xframe.equivalence.verdict import Verdict
-
-#: CPUs that other processes may use during a visit before the row says so.
-FOREIGN = 0.15
 
 
 @dataclass

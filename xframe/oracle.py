@@ -18,10 +18,9 @@ from xframe.analysis.costs import EARLIER, Costs, Prediction
 from xframe.errors import Unsupported, by_outcome
 from xframe.lowering.identity import identity
 from xframe.measure import Budget, Job, Progress, measure
-from xframe.measured import FOREIGN
 from xframe.planning import Schedules
 from xframe.registry import LOWERINGS
-from xframe.results import Measurement
+from xframe.results import FOREIGN, Measurement
 from xframe.types import Case, ConvSite, Device, Outcome, Plan
 from xframe.worker import wire
 

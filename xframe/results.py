@@ -9,6 +9,8 @@ from xframe.types import Case, ConvSite, Kernel, Outcome, Profile, SiteRecord
 
 #: Why a row that was asked for has nothing: the run ended before its turn.
 INTERRUPTED = "interrupted before it was measured"
+#: CPUs that other processes may use while something is timed before whoever shows it says so.
+FOREIGN = 0.15
 
 
 @dataclass(frozen=True)

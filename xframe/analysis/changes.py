@@ -28,8 +28,7 @@ from xframe.analysis import comparable
 from xframe.analysis.comparable import Difference
 from xframe.analysis.ratios import THRESHOLD, Ratio, Verdict, checked, ratio
 from xframe.errors import UsageError
-from xframe.measured import FOREIGN
-from xframe.results import INTERRUPTED, Measurement, Run
+from xframe.results import FOREIGN, INTERRUPTED, Measurement, Run
 from xframe.types import Outcome
 from xframe.worker.timing import quartiles
 

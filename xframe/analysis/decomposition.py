@@ -49,8 +49,7 @@ from xframe.analysis.labels import site_names
 from xframe.analysis.passes import CONV, Row
 from xframe.analysis.shares import OVERHEAD
 from xframe.analysis.terms import APART, TERMS, TOGETHER, Decomposition, Term
-from xframe.measured import FOREIGN
-from xframe.results import LayerWork, Machine, Measurement, Run
+from xframe.results import FOREIGN, LayerWork, Machine, Measurement, Run
 from xframe.types import KINDS, ConvSite, Outcome
 
 __all__ = ["TERMS", "Decomposition", "Group", "Term", "explained", "groups"]

@@ -133,6 +133,11 @@ class Decomposition:
         return next((t for t in self.terms if t.name == name), None)
 
     @property
+    def residual_share(self) -> float:
+        """The residual's share of the wall time, signed."""
+        return self["residual"].seconds / self.wall.seconds
+
+    @property
     def unattributed_share(self) -> float:
         """Of the wall time, in kernels of no known kind."""
         return self.unattributed / self.wall.seconds

@@ -12,9 +12,8 @@ from rich.text import Text
 
 from xframe.analysis.ablations import ALONE, DEFAULT, TOGETHER, TRIED, WORST, Ablation, ablations, helped
 from xframe.analysis.ratios import THRESHOLD, Ratio, Verdict
-from xframe.measured import FOREIGN
 from xframe.report.terminal import WIDTH
-from xframe.results import Measurement, Run
+from xframe.results import FOREIGN, Measurement, Run
 from xframe.types import Case, Outcome
 
 _STYLES = {Verdict.FASTER: "green", Verdict.SLOWER: "red", Verdict.SAME: "", Verdict.AMBIGUOUS: "yellow"}

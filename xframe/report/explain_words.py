@@ -109,12 +109,12 @@ def known(term: Term) -> bool:
 
 def fits(d: Decomposition) -> bool:
     """Whether the profiled passes are of about the time that was timed, so that their terms tell where it goes."""
-    return abs(d["residual"].seconds) <= UNFIT * d.wall.seconds
+    return abs(d.residual_share) <= UNFIT
 
 
 def doubt(d: Decomposition) -> str:
     """What of a decomposition is too large to rely on the rest of it; empty where nothing is."""
-    left, unknown = d["residual"].seconds / d.wall.seconds, d.unattributed_share
+    left, unknown = d.residual_share, d.unattributed_share
     found = [f"the residual is {left:.0%}"] if abs(left) > RESIDUAL else []
     found += [f"kernels of no known kind are {unknown:.0%}"] if unknown > UNATTRIBUTED else []
     return f"{' and '.join(found)} of the time of" if found else ""
@@ -237,7 +237,7 @@ def goes(d: Decomposition) -> str:
     parts = sorted(((n, t) for n, t in spent(d) if not scale.is_zero(t.seconds)), key=_size)
     told = [f"{n} {scale(t.seconds) if known(t) else scale.within(t)} ({t.seconds / wall:.0%})" for n, t in parts]
     text = f"{row(d.case)} takes {scale.within(d.wall)} ms at {where(d.case)}: {', '.join(told)}"
-    text += f"; residual {scale.within(d['residual'])} ({d['residual'].seconds / wall:.1%})."
+    text += f"; residual {scale.within(d['residual'])} ({d.residual_share:.1%})."
     gains = [(n, t) for n, t in savings(d) if not scale.is_zero(t.seconds)]
     if not fits(d):
         return text + _UNFIT

@@ -184,7 +184,7 @@ def _told(named: Sequence[tuple[str, Decomposition]]) -> str:
     """How far each decomposition can be trusted: what nobody claims, what profiling changed, and its notes."""
     head = ("row", "residual of the whole", "kernels of no known kind", "profiled steps slower by", "notes")
     cells = [
-        [esc(called), f"{words.residual(d):.1%}", f"{d.unattributed_share:.1%}",
+        [esc(called), f"{d.residual_share:.1%}", f"{d.unattributed_share:.1%}",
          f"{d.perturbation / d.wall.seconds:+.1%}", items(map(esc, d.notes))]
         for called, d in named
     ]  # fmt: skip

@@ -117,11 +117,6 @@ def _explained(decompositions: Sequence[Decomposition]) -> tuple[list[str], list
     return (short + goes, rest) if len(free) <= 2 else (short, goes + rest)
 
 
-def residual(decomposition: Decomposition) -> float:
-    """Its residual as a share of the whole."""
-    return sum(t.seconds for t in decomposition.terms if t.name == "residual") / decomposition.wall.seconds
-
-
 def _fastest(group: Group) -> str:
     timed = group.ranked
     first = timed[0]
