@@ -115,8 +115,12 @@ class Cpu:
 
         For a foreign one, or where they can't be read, :data:`CACHES`.
         """
+        return self._caches[level]
+
+    @cached_property
+    def _caches(self) -> dict[int, int]:
         native = self.architecture == Cpu.host(self.threads).architecture
-        return environment.cache_bytes().get(level, CACHES[level]) if native else CACHES[level]
+        return {**CACHES, **environment.cache_bytes()} if native else CACHES
 
     def stay_near(self, constants: float) -> bool:
         """Whether so many bytes of constants can stay in a level-2 cache beside what is computed with them."""
