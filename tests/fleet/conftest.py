@@ -58,9 +58,9 @@ class Fleet:
         return str(self.tracker.address)
 
     def start_servers(self, count, key=KEY):
-        """As ``xframe fleet server`` does."""
+        """As ``xframe fleet server`` does. Their addresses."""
         command = ["-m", "xframe.cli", "fleet", "server", "--key", key, "--tracker", self.address, "--threads", "1"]
-        self._add([self._start(*command) for _ in range(count)], key)
+        return self._add([self._start(*command) for _ in range(count)], key)
 
     def start_odd(self, key, *kinds):
         """See odd_server.py. Their addresses."""
