@@ -8,14 +8,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.tuning import planted
-from tests.tuning.planted import HOST, SITE, by_hand, task, trap
+from tests.tuning.planted import HOST, by_hand, task, trap
 from xframe.errors import UsageError, WorkerDied, XframeError
 from xframe.lowering.target import Cpu
 from xframe.lowering.tasks import workload_of
@@ -61,38 +60,39 @@ def test_a_good_candidate(local):
     assert not list(local._folder.glob("*.so"))
 
 
-def test_the_hand_written_one_is_a_candidate_too(local):
-    of = task("direct", replace(SITE, in_hw=(28, 28)))
-    done = trial(local, of, by_hand(of))
-    assert done.outcome == OK
-    assert len(done.seconds) == len(done.baseline) >= 3
-
-
 @pytest.mark.parametrize(
-    ("rows", "outcome", "reason"),
+    "bad",
     [
-        (planted.WRONG, WRONG, "times the bound"),
-        (planted.NOT_FINITE, WRONG, "not finite"),
-        (planted.SILENT, WRONG, "not finite"),
-        (planted.CRASHES, CRASHED, "running the candidate ended its process: killed by SIGABRT"),
-        (planted.HANGS, TIMEOUT, "running the candidate did not end within 3 s"),
-        (planted.UNSCHEDULABLE, FAILED, "the schedule does not apply: Cannot find a block"),
-        (planted.STOPS_COMPILER, CRASHED, "compiling the candidate ended its process: killed by SIGABRT"),
-        (planted.HOLDS_COMPILER, TIMEOUT, "compiling the candidate did not end within 3 s"),
+        # The first is measured again in a fresh process, all others are in one from the start.
+        {
+            planted.SILENT: (WRONG, "not finite"),
+            planted.NOT_FINITE: (WRONG, "not finite"),
+            planted.WRONG: (WRONG, "times the bound"),
+        },
+        {planted.CRASHES: (CRASHED, "running the candidate ended its process: killed by SIGABRT")},
+        {planted.HANGS: (TIMEOUT, "running the candidate did not end within 3 s")},
+        {
+            planted.UNSCHEDULABLE: (FAILED, "the schedule does not apply: Cannot find a block"),
+            planted.STOPS_COMPILER: (CRASHED, "compiling the candidate ended its process: killed by SIGABRT"),
+            planted.HOLDS_COMPILER: (TIMEOUT, "compiling the candidate did not end within 1 s"),
+        },
     ],
+    ids=["wrong", "crashes", "hangs", "compiling"],
 )
-def test_a_bad_candidate_costs_itself_alone(local, rows, outcome, reason, monkeypatch):
+def test_bad_candidates_cost_themselves_alone(local, bad, monkeypatch):
+    """After them the hand-written one is measured, as a candidate like any other."""
     of = task("planted")
-    with monkeypatch.context() as patch:
-        if outcome == TIMEOUT:
-            patch.setattr(local, "_timeout", 3.0)
-        bad = local.submit(of, trap(rows))
-        bad.result()
-    good = local.submit(of, by_hand(of))
-    assert (bad.result().outcome, good.result().outcome) == (outcome, OK), (bad.result(), good.result())
-    assert reason in bad.result().reason
-    assert "\n" not in bad.result().reason
-    assert bad.result().seconds == ()
+    for rows, (outcome, reason) in bad.items():
+        with monkeypatch.context() as patch:
+            if outcome == TIMEOUT:
+                patch.setattr(local, "_timeout", 1.0 if rows == planted.HOLDS_COMPILER else 3.0)
+            done = trial(local, of, trap(rows))
+        assert (done.outcome, done.seconds) == (outcome, ()), done
+        assert reason in done.reason
+        assert "\n" not in done.reason
+    good = trial(local, of, by_hand(of))
+    assert (good.outcome, good.reason) == (OK, "")
+    assert len(good.seconds) == len(good.baseline) >= 3
     assert not list(local._folder.glob("*.so"))
 
 
@@ -166,20 +166,6 @@ def test_one_at_a_time_on_a_machine():
     assert entered.is_set()
 
 
-def test_after_its_end(plugin):
-    made = LocalRunner(HOST, timeout=60.0)
-    of = task("planted")
-    under_way = [made.submit(of, trap(planted.HANGS)), made.submit(of, by_hand(of))]
-    while made._measurer.fresh:
-        time.sleep(0.02)
-    made.close()
-    assert [t.result().outcome for t in under_way] == [FAILED, FAILED]
-    assert all("closed" in t.result().reason for t in under_way)
-    with pytest.raises(XframeError, match="closed"):
-        made.submit(of, by_hand(of))
-    assert not made._folder.exists()
-
-
 def test_where_no_process_starts_nobody_can_measure(monkeypatch):
     made = LocalRunner(HOST)
     try:
@@ -212,13 +198,22 @@ def test_folders_of_processes_that_are_gone_are_removed():
         shutil.rmtree(own)
 
 
-def test_more_workers_compile_beside_the_measured_cpus():
+def test_more_workers_compile_beside_the_measured_cpus(plugin, monkeypatch):
+    """And their end: of what is measured, what waits to be, and what waits for a worker."""
     cpu = Cpu.host(1)
     made = LocalRunner(cpu, workers=2)
+    of = task("planted", cpu=cpu)
     try:
         assert made.width == 2
-        of = task(cpu=cpu)
-        trials = [made.submit(of, by_hand(of, cpu)) for _ in range(4)]
-        assert [t.result().outcome for t in trials] == [OK] * 4
+        assert [t.result().outcome for t in [made.submit(of, by_hand(of, cpu)) for _ in range(3)]] == [OK] * 3
+        entered, measure = threading.Event(), made._measure
+        monkeypatch.setattr(made, "_measure", lambda built: entered.set() or measure(built))
+        under_way = [made.submit(of, trap(planted.HANGS)) for _ in range(3)]
+        assert entered.wait(60)
     finally:
         made.close()
+    assert [t.result().outcome for t in under_way] == [FAILED] * 3
+    assert all("closed" in t.result().reason for t in under_way)
+    with pytest.raises(XframeError, match="closed"):
+        made.submit(of, by_hand(of, cpu))
+    assert not made._folder.exists()
