@@ -1,5 +1,6 @@
 """What g++ makes of the shim and of kernels, kept in a cache folder by what it is made from."""
 
+import fcntl
 import functools
 import hashlib
 import os
@@ -8,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.cuda_on_cpu.errors import Refused
@@ -16,6 +18,7 @@ from xframe import files
 from xframe.errors import Unavailable
 
 NATIVE = Path(__file__).parent / "native"
+DEVICE = NATIVE / "device"
 #: The library by which TVM's runtime knows each half of CUDA, and the files that play it.
 _LIBRARIES = {
     "libcudart.so.13": (
@@ -36,6 +39,8 @@ _KERNEL = (
     *("-fsanitize=thread", "-fsanitize=alignment,bounds", "-fno-sanitize-recover=all"),
     "-ftrivial-auto-var-init=pattern",
 )
+#: All that the text of a kernel may include.
+_HEADER = "shim_all.h"
 
 
 def unavailable() -> str | None:
@@ -74,23 +79,27 @@ def libraries() -> list[Path]:
     if reason := unavailable():
         raise Unavailable(reason)
     sources = {p.name: p.read_bytes() for p in sorted(NATIVE.rglob("*")) if p.is_file()}
-    folder = cache() / f"shim-{_digest(_VERSIONS, _SHIM, _LIBRARIES, sources)}"
-    if not folder.exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-            _build(Path(scratch))
-            made = Path(scratch) / "made"
-            try:
-                os.rename(made, folder)
-            except OSError:  # another process was faster
-                if not folder.exists():
-                    raise
+    folder = _once(f"shim-{_digest(_VERSIONS, _SHIM, _LIBRARIES, sources)}", _build)
     return [folder / name for name in _LIBRARIES]
 
 
-def _build(scratch: Path) -> None:
-    made = scratch / "made"
-    made.mkdir()
+def _once(name: str, make: Callable[[Path, Path], None]) -> Path:
+    """A folder of the cache, made by ``make(folder, scratch folder)`` where it is not there yet; who comes meanwhile
+    waits for it."""
+    folder = cache() / name
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with open(f"{folder}.lock", "w") as lock, tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not folder.exists():
+                made = Path(scratch) / "made"
+                made.mkdir()
+                make(made, Path(scratch))
+                made.rename(folder)
+    return folder
+
+
+def _build(made: Path, scratch: Path) -> None:
     (scratch / "versions").write_text(_VERSIONS)
     for name, sources in _LIBRARIES.items():
         script = [f"-Wl,--version-script={scratch / 'versions'}"] if "rt" in name else []
@@ -108,17 +117,24 @@ def kernels(text: str) -> Path:
         The text has something that the shim, or g++, does not know.
     """
     code = translated(text)
-    headers = {p.name: p.read_bytes() for p in sorted((NATIVE / "device").iterdir())}
+    headers = {p.name: p.read_bytes() for p in sorted(DEVICE.iterdir())}
     path = cache() / "kernels" / f"{_digest(code, _KERNEL, headers)}.so"
     if not path.exists():
         with files.atomic(path.with_suffix(".cpp")) as part:
             part.write_text(code)
+        # The headers take longer than most kernels: g++ reads them once, and then what it has made of them.
+        ready = _once(f"headers-{_digest(_KERNEL, headers)}", _read)
         # Linked apart, as the sanitizers' own libraries must stay out.
         with files.atomic(path) as part, tempfile.TemporaryDirectory(dir=path.parent) as scratch:
             made = f"{scratch}/kernels.o"
-            _gxx([*_KERNEL, f"-I{NATIVE / 'device'}", "-c", str(path.with_suffix(".cpp")), "-o", made])
+            search = [f"-I{ready}", f"-I{DEVICE}", "-include", _HEADER]
+            _gxx([*_KERNEL, *search, "-c", str(path.with_suffix(".cpp")), "-o", made])
             _gxx(["-shared", made, "-o", str(part)])
     return path
+
+
+def _read(made: Path, scratch: Path) -> None:
+    _gxx([*_KERNEL, "-x", "c++-header", str(DEVICE / _HEADER), "-o", str(made / f"{_HEADER}.gch")])
 
 
 def _gxx(arguments: list[str]) -> None:

@@ -150,18 +150,19 @@ def fails():
 
 
 def test_a_process_that_fails_says_how_and_harms_no_other(cuda_on_cpu, kernel):
+    assert kernel("B_ptr[0] = 1;")[0] == 1  # so that what all kernels need is there when seconds are counted
     with pytest.raises(errors.ChildFailed, match="ValueError: on purpose"):
         cuda_on_cpu.call(fails)
     with pytest.raises(errors.ChildFailed, match="SIGABRT"):
         cuda_on_cpu.call(os.abort)
-    with pytest.raises(errors.ChildFailed, match="had not ended after 3 s of processor time"):
-        kernel("for (volatile int i = 0; i < 1; ) {}", cpu_seconds=3)
+    with pytest.raises(errors.ChildFailed, match="had not ended after 1 s of processor time"):
+        kernel("for (volatile int i = 0; i < 1; ) {}", cpu_seconds=1)
     assert kernel("B_ptr[0] = 1;")[0] == 1
 
 
 def test_asynchronous_copies(cuda_on_cpu):
-    func, config = kernels.matmul(64, 48, 64, scope="shared.dyn", pipelined="async"), {"tirx.use_async_copy": True}
-    a, b = kernels.values(64, 48), kernels.values(48, 64)
+    func, config = kernels.matmul(32, 24, 32, 8, "shared.dyn", pipelined="async"), {"tirx.use_async_copy": True}
+    a, b = kernels.values(32, 24), kernels.values(24, 32)
     text = cuda_text(func, config=config)
     assert "cp.async" in text
     for order in ("forward", "reverse"):

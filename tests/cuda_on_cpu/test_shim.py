@@ -8,12 +8,16 @@ pytest.importorskip("tvm")
 from tests.cuda_on_cpu import kernels, mutation
 from tests.cuda_on_cpu.server import ORDERS
 
-A, B, ROWS = kernels.values(70, 48), kernels.values(48, 50, seed=1), kernels.values(3, 512)
-#: Each a kernel, its inputs, and what it must give.
+A, B, ROWS = kernels.values(22, 24), kernels.values(24, 18, seed=1), kernels.values(3, 512)
+#: Each a kernel, its inputs, and what it must give. Products: 2 x 2 blocks of two warps, some partly empty.
 SAMPLES = {
-    "matmul": lambda: (kernels.matmul(70, 48, 50), (A, B), A @ B),
-    "matmul in dynamic shared memory": lambda: (kernels.matmul(70, 48, 50, scope="shared.dyn"), (A, B), A @ B),
-    "pipelined matmul": lambda: (kernels.matmul(64, 48, 32, pipelined=True), (A[:64], B[:, :32]), A[:64] @ B[:, :32]),
+    "matmul": lambda: (kernels.matmul(22, 24, 18, 8), (A, B), A @ B),
+    "matmul in dynamic shared memory": lambda: (kernels.matmul(22, 24, 18, 8, "shared.dyn"), (A, B), A @ B),
+    "pipelined matmul": lambda: (
+        kernels.matmul(16, 24, 16, 8, pipelined=True),
+        (A[:16], B[:, :16]),
+        A[:16] @ B[:, :16],
+    ),
     "vectorised": lambda: (kernels.scaled(1000), (ROWS.ravel()[:1000],), ROWS.ravel()[:1000] * 2),
     "shuffles in a warp": lambda: (kernels.row_sums(3, 512), (ROWS,), ROWS.sum(1)),
     "shuffles and shared memory": lambda: (kernels.row_sums(3, 512, 128), (ROWS,), ROWS.sum(1)),

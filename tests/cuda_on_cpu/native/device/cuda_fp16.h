@@ -1,19 +1,27 @@
 // Half precision: each operation is done in float and rounded, as the hardware's own is.
 #pragma once
-#include <immintrin.h>
-
 #include "cuda.h"
+
+// As <immintrin.h> has it, whose thousands of lines would be read for each kernel.
+static inline unsigned short shim_half_bits(float value) {
+  typedef float floats __attribute__((vector_size(16)));
+  return __builtin_ia32_vcvtps2ph(floats{value, 0, 0, 0}, 0)[0];
+}
+static inline float shim_half_value(unsigned short bits) {
+  typedef short shorts __attribute__((vector_size(16)));
+  return __builtin_ia32_vcvtph2ps(shorts{(short)bits, 0, 0, 0, 0, 0, 0, 0})[0];
+}
 
 struct __half {
   unsigned short bits;
   __half() = default;
-  __half(float value) : bits(_cvtss_sh(value, 0)) {}
+  __half(float value) : bits(shim_half_bits(value)) {}
   __half(double value) : __half((float)value) {}
   __half(int value) : __half((float)value) {}
   __half(unsigned value) : __half((float)value) {}
   __half(long long value) : __half((float)value) {}
   __half(bool value) : __half((float)value) {}
-  operator float() const { return _cvtsh_ss(bits); }
+  operator float() const { return shim_half_value(bits); }
 };
 using half = __half;
 struct alignas(4) __half2 {
