@@ -13,6 +13,8 @@ READY := .venv/.ready
 compare: $(READY)
 	@$(BIN)/python scripts/compare.py --backend tvm $(ARGS)
 
+# Tests need no bytecode of what they never import: compiling all of it takes as long as the rest of the installation.
+test: PIP_FLAGS := --no-compile
 test: $(READY)
 	@$(MAKE) --no-print-directory -j 2 lint possible-environments
 	$(BIN)/python -m pytest -rs -n $(JOBS) --dist worksteal $(ARGS)
@@ -31,5 +33,5 @@ lint: $(READY)
 $(READY): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "xframe needs Python 3.11 or newer with its venv module, and none was found: install one, or name it with make PYTHON=/path/to/python" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[all,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -e '.[all,dev]'
 	touch $@
