@@ -54,3 +54,12 @@ def test_a_folder_that_came_along_is_the_last_place(tried, monkeypatch):
 def test_what_is_missing_is_named_with_what_brings_it(tried):
     with pytest.raises(Unavailable, match=r"libcudnn\.so\.9 is needed .*cannot open.*: pip install nvidia-cudnn-cu13,"):
         nvidia.load("cudnn")
+
+
+def test_where_it_was_loaded_from_is_told_in_full(monkeypatch):
+    """Of the C library, which the loader finds by its name."""
+    monkeypatch.setitem(nvidia.FILES, "cudart", (("libc.so.6",), "nvidia-cuda-runtime"))
+    found = nvidia.path("cudart")
+    assert found.is_file()
+    assert found.is_absolute()
+    assert found.name.startswith("libc")

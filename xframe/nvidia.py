@@ -4,6 +4,7 @@ A library that was loaded here is found by its name by all that is loaded after 
 packages alone.
 """
 
+import contextlib
 import ctypes
 import importlib.util
 import os
@@ -36,6 +37,17 @@ def load(library: str) -> ctypes.CDLL:
         f"{names[0]} is needed and does not load here ({said}): pip install {package}, on a machine with an NVIDIA"
         " driver"
     )
+
+
+def path(library: str) -> Path:
+    """The file that :func:`load` loads, in full also where the loader found it by its name. Raises Unavailable."""
+    loaded = Path(load(library)._name)
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
+            mapped = Path(line.split(maxsplit=5)[-1])
+            if mapped.is_absolute() and mapped.name.startswith(loaded.name):
+                return mapped
+    return loaded
 
 
 def _places(name: str) -> Iterator[str]:

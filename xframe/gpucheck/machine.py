@@ -44,7 +44,7 @@ def working(table: dict[str, Row]) -> dict[str, str]:
 def library(name: str) -> str:
     """Where one of NVIDIA's libraries was loaded from, or why it was not."""
     try:
-        return str(nvidia.load(name)._name)
+        return str(nvidia.path(name))
     except Unavailable as e:
         loader = re.search(r"\((.*?)\): pip", str(e))
         return f"missing: {loader[1] if loader else e}"

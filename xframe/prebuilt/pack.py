@@ -134,11 +134,9 @@ def _compiled(built: Path, scratch: Path, tell: Callable[[str], None]) -> Iterat
 
 def cuda_runtime() -> Path | None:
     """The CUDA runtime that TVM's needs, which a machine with a driver alone lacks; None where it is not here."""
-    with contextlib.suppress(Unavailable, OSError):
-        nvidia.load("cudart")
-        lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
-        loaded = (Path(line.split()[-1]) for line in lines if len(line.split()) > 5)
-        return next((path for path in loaded if path.name.startswith(RUNTIME_LIBRARY)), None)
+    with contextlib.suppress(Unavailable):
+        found = nvidia.path("cudart")
+        return found if found.name.startswith(RUNTIME_LIBRARY) else None
     return None
 
 
