@@ -50,6 +50,16 @@ def path(library: str) -> Path:
     return loaded
 
 
+def devices() -> int:
+    """GPUs that the driver shows to this process, asked without any runtime. Raises Unavailable without a driver."""
+    try:
+        driver, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(0)
+    except OSError as e:
+        raise Unavailable(f"device cuda needs an NVIDIA driver, and there is none here ({e})") from e
+    failed = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
+    return 0 if failed else count.value
+
+
 def _places(name: str) -> Iterator[str]:
     yield name
     spec = importlib.util.find_spec("nvidia")

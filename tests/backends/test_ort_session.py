@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper, save_model
 
-from xframe import artifact, registry
+from xframe import artifact, nvidia, registry
 from xframe.backends import ort_session
 from xframe.backends.ort import OnnxRuntime
 from xframe.errors import NotHonoured, Unavailable, Unsupported, UsageError
@@ -230,7 +230,7 @@ def test_cuda_without_it_is_unavailable(model, monkeypatch):
     monkeypatch.setattr(ort_session.ctypes, "CDLL", no_library)
     with pytest.raises(Unavailable, match="needs an NVIDIA driver"):
         compiled(model, "cuda:0")
-    monkeypatch.setattr(ort_session, "_cuda_device_count", lambda: 1)
+    monkeypatch.setattr(nvidia, "devices", lambda: 1)
     with pytest.raises(Unavailable, match=r"cuda:1 was asked for, this process sees 1 GPU\(s\)"):
         compiled(model, "cuda:1")
     with pytest.raises(UsageError, match="unknown device 'tpu'"):

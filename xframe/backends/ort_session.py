@@ -1,6 +1,5 @@
 """How an ONNX Runtime session is set up, and what is bound to it."""
 
-import ctypes
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
+from xframe import nvidia
 from xframe.errors import NotHonoured, Unavailable, Unsupported, UsageError, XframeError
 from xframe.types import OPTIMIZATIONS, Artifact
 
@@ -188,22 +188,10 @@ def provider_of(device: str) -> tuple[str, int]:
             f"the installed onnxruntime {ort.__version__} was built without CUDA: uninstall it and"
             " pip install 'xframe-eval[ort]', which brings onnxruntime-gpu (never keep both)"
         )
-    count = _cuda_device_count()
+    count = nvidia.devices()
     if index >= count:
         raise Unavailable(f"device {device} was asked for, this process sees {count} GPU(s)")
     return provider, index
-
-
-def _cuda_device_count() -> int:
-    """GPUs that the NVIDIA driver shows to this process. Raises Unavailable when there is no driver."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError as e:
-        raise Unavailable(f"device cuda needs an NVIDIA driver, and there is none here ({e})") from e
-    count = ctypes.c_int(0)
-    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
-        return 0
-    return count.value
 
 
 class Bound:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import re
 import shutil
@@ -51,9 +50,7 @@ def library(name: str) -> str:
 
 
 def devices() -> int:
-    """GPUs that the driver shows to this process, asked without any runtime."""
-    with contextlib.suppress(OSError):
-        driver, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(0)
-        if not driver.cuInit(0) and not driver.cuDeviceGetCount(ctypes.byref(count)):
-            return count.value
+    """GPUs that the driver shows to this process, none without a driver."""
+    with contextlib.suppress(Unavailable):
+        return nvidia.devices()
     return 0
