@@ -227,7 +227,7 @@ def test_cuda_without_it_is_unavailable(model, monkeypatch):
     def no_library(name):
         raise OSError(f"{name}: cannot open shared object file")
 
-    monkeypatch.setattr(ort_session.ctypes, "CDLL", no_library)
+    monkeypatch.setattr(nvidia.ctypes, "CDLL", no_library)
     with pytest.raises(Unavailable, match="needs an NVIDIA driver"):
         compiled(model, "cuda:0")
     monkeypatch.setattr(nvidia, "devices", lambda: 1)
