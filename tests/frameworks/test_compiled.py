@@ -113,6 +113,7 @@ def test_cpp_wrapper(small, tmp_path, monkeypatch):
     network.close()
 
 
+@pytest.mark.usefixtures("_torchlib")
 def test_its_export_is_pytorchs(compiled):
     weights = zoo.weights(NET)
     plain = registry.load(registry.FRAMEWORKS, "pytorch")

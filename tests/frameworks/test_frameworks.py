@@ -16,6 +16,7 @@ from xframe.equivalence import backward
 from xframe.equivalence.graph import from_spec
 from xframe.errors import Unavailable, UsageError
 
+pytestmark = pytest.mark.usefixtures("_torchlib")
 ISOLATED = [name for name, row in registry.FRAMEWORKS.items() if row.environment]
 HERE = [name for name in registry.chosen(registry.FRAMEWORKS, ["all"], "framework") if name not in ISOLATED]
 

@@ -101,27 +101,24 @@ def test_a_refusal(exported, name):
     assert REFUSED[name][1] in path.with_suffix(".refused").read_text()
 
 
-@pytest.fixture
-def opened(built, tmp_path):
-    """Opens a network in a worker of its own; ends it after the test."""
-    workers = []
+def open_in(worker, folder, spec, batch=2, threads=2):
+    """Opens a network in a worker, which gives the right values; the reply."""
+    weights = zoo.weights(spec)
+    np.savez(folder / "weights.npz", **weights)
+    fields = {"plugin": plugin_row(registry.FRAMEWORKS, "theano"), "runner": "native", "device": "cpu"}
+    fields |= {"batch": batch, "threads": threads, "spec": spec.to_json(), "weights": folder / "weights.npz"}
+    reply = worker.call("open", 300, **fields)
+    x = zoo.inputs((batch, *spec.input), 1)
+    (y,), _ = worker.run([x], 60)
+    close(y, output(spec, weights, x))
+    return reply
 
-    def open_(spec, batch=2, threads=2, **variables):
-        worker = launch.worker(registry.FRAMEWORKS, "theano", threads)
-        workers.append(worker)
-        weights = zoo.weights(spec)
-        np.savez(tmp_path / "weights.npz", **weights)
-        fields = {"plugin": plugin_row(registry.FRAMEWORKS, "theano"), "runner": "native", "device": "cpu"}
-        fields |= {"batch": batch, "threads": threads, "spec": spec.to_json(), "weights": tmp_path / "weights.npz"}
-        reply = worker.call("open", 300, **fields)
-        x = zoo.inputs((batch, *spec.input), 1)
-        (y,), _ = worker.run([x], 60)
-        close(y, output(spec, weights, x))
-        return worker, reply
 
-    yield open_
-    for worker in workers:
-        worker.close()
+@pytest.fixture(scope="module")
+def shared(built):
+    """A worker that the tests of layers open their networks in, one after another."""
+    with launch.worker(registry.FRAMEWORKS, "theano", 2) as worker:
+        yield worker
 
 
 def profiled(worker, passes=2):
@@ -130,9 +127,11 @@ def profiled(worker, passes=2):
 
 
 @pytest.mark.parametrize("batch", [1, 2])  # a product with one row is another operator
-def test_each_node_knows_its_layer(opened, batch):
-    worker, _ = opened(STEM, batch)
-    for profile in profiled(worker):
+def test_each_node_knows_its_layer_and_a_pass_is_intervals_in_order(shared, tmp_path, batch):
+    open_in(shared, tmp_path, STEM, batch)
+    first, second = profiled(shared)
+    assert [k.name for k in first.kernels] == [k.name for k in second.kernels]
+    for profile in (first, second):
         kernels = profile.kernels
         assert [(k.layer, k.algorithm) for k in kernels if k.kind == "conv"] == [
             ("conv1", "im2col+gemm"),
@@ -149,32 +148,26 @@ def test_each_node_knows_its_layer(opened, batch):
         assert {k.layer for k in kernels if k.kind == "softmax"} == {"prob"}
         assert all(k.layer in {x.name for x in STEM.layers} for k in kernels)
         assert all(k.kind for k in kernels)
-
-
-def test_a_pass_is_intervals_in_order(opened):
-    worker, _ = opened(STEM)
-    first, second = profiled(worker)
-    for profile in (first, second):
-        times = [t for k in profile.kernels for t in (k.start, k.end)]
+        times = [t for k in kernels for t in (k.start, k.end)]
         assert times == sorted(times)
         assert times[0] > 0
         assert times[-1] < profile.wall
         assert 0 < profile.cost < profile.wall
-    assert [k.name for k in first.kernels] == [k.name for k in second.kernels]
 
 
-def test_every_op_has_its_layer(opened):
-    worker, _ = opened(EVERY)
-    (profile,) = profiled(worker, 1)
+def test_every_op_has_its_layer(shared, tmp_path):
+    open_in(shared, tmp_path, EVERY)
+    (profile,) = profiled(shared, 1)
     seen = {k.layer for k in profile.kernels}
     assert seen >= {"c1", "r1", "n1", "p1", "c2", "c3", "v", "m", "cat", "p3", "f", "fc1", "fc2", "s"}
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_threads_are_those_that_were_asked_for(opened, threads):
+def test_threads_are_those_that_were_asked_for(built, tmp_path, threads):
     wide = ModelSpec("wide", (3, 40, 40), (layer("conv", "conv", out=32, kernel=3),))  # BLAS shares it out
-    worker, reply = opened(wide, threads=threads)
-    assert reply["environment"]["threads"] == threads
-    assert reply["notes"] == []
-    # The worker's main thread and the one that reads its requests; all others are of BLAS.
-    assert (len(os.listdir(f"/proc/{worker.pid}/task")) > 2) == (threads > 1)
+    with launch.worker(registry.FRAMEWORKS, "theano", threads) as worker:
+        reply = open_in(worker, tmp_path, wide, threads=threads)
+        assert reply["environment"]["threads"] == threads
+        assert reply["notes"] == []
+        # The worker's main thread and the one that reads its requests; all others are of BLAS.
+        assert (len(os.listdir(f"/proc/{worker.pid}/task")) > 2) == (threads > 1)
