@@ -17,6 +17,8 @@ from torch import nn  # noqa: E402
 from xframe.frameworks.pytorch import PyTorch  # noqa: E402
 from xframe.frameworks.pytorch_live import Module  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("_torchlib")
+
 
 class Two(nn.Module):
     """Two inputs, two outputs in a dict, a weight that is used twice."""

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import profiled
 import pytest
 import xspaces
@@ -146,25 +147,37 @@ def test_the_other_onednn_is_not_honoured():
 
 CODE = """
 import sys
-from nets import SMALL
-from test_tensorflow_profile import built
-network = built(SMALL, dict(a.split("=") for a in sys.argv[1:]))
-print(sorted({k.algorithm for k in network.profile(1)[0].kernels if k.site}), network.environment["inter_op_threads"])
+import numpy as np
+from nets import EVERY
+from xframe import zoo
+from xframe.frameworks.tensorflow import TensorFlow
+
+path, *options = sys.argv[1:]
+network = TensorFlow().build(EVERY, zoo.weights(EVERY), "cpu", 2, 2, dict(o.split("=") for o in options))
+network.bind([zoo.inputs((2, *EVERY.input), 1)])
+network.step()
+network.sync()
+np.save(path, network.fetch()[0])
+print(sorted({k.algorithm for k in network.profile(1)[0].kernels if k.site}))
+print(network.environment["onednn"], network.environment["inter_op_threads"])
 """
 
 
-def test_switches_of_a_process():
-    """The other way than by default, with the variables of the registry row, in a process as a worker is."""
-    value = "off" if tensorflow._onednn() else "on"
-    options = {"onednn": value, "inter_op_threads": "2"}
+def test_every_op_and_switches_of_a_process_the_other_way_than_by_default(tmp_path):
+    """With the variables of the registry row, in a process as a worker is. With oneDNN or without: each CPU has one as
+    its default, as the other tests run it, and the other is a surprise on another machine."""
+    default = tensorflow._onednn()
+    options = {"onednn": "off" if default else "on", "inter_op_threads": "2"}
     variables = registry.variables(registry.FRAMEWORKS, "tensorflow", options.items())
     environment = {**os.environ, **variables, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    command = [sys.executable, "-c", CODE, *(f"{name}={value}" for name, value in options.items())]
+    path = tmp_path / "y.npy"
+    command = [sys.executable, "-c", CODE, str(path), *(f"{name}={value}" for name, value in options.items())]
     done = subprocess.run(command, cwd=Path(__file__).parent, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
-    said = done.stdout.splitlines()[-1]
-    assert ("eigen" in said) == (value == "off")
-    assert said.endswith(" 2")
+    close(np.load(path), case(EVERY)[2])
+    *_, algorithms, found = done.stdout.splitlines()
+    assert ("eigen" in algorithms) == default
+    assert found == f"{not default} 2"
 
 
 def test_other_switches_of_a_process_are_refused():
