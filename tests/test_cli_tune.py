@@ -18,9 +18,11 @@ ROOT = Path(__file__).resolve().parents[1]
 #: A process with the fake runner; its trials take a while.
 SLOW = """
 import contextlib, sys
-from tests.tuning.fake import FakeRunner
+from xframe.worker.alone import without_frameworks
+with without_frameworks():
+    from tests.tuning.fake import FakeRunner
 from xframe.cli import main, tuning
-tuning._runner = lambda *_: contextlib.closing(FakeRunner(delay=0.05))
+tuning._runner = lambda *_: contextlib.closing(FakeRunner(delay=0.03))
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -102,7 +102,7 @@ def test_crash_and_hang_are_outcomes_of_their_rows(environment, place, weights):
     jobs = [
         Job(Case("tiny", name, "native", Plan(), "cpu", 1, 1), SPEC, weights, FEEDS, right) for name in names
     ]  # fmt: skip
-    budget = Budget(rounds=1, min_samples=2, min_seconds=0.0, max_seconds=0.05, open_limit=60, run_limit=2, profile=0)
+    budget = Budget(rounds=1, min_samples=2, min_seconds=0.0, max_seconds=0.05, open_limit=60, run_limit=1, profile=0)
     found = {m.case.framework: m for m in measure(jobs, budget)}
     assert {name: m.outcome for name, m in found.items()} == {
         "Crash": Outcome.FAILED,

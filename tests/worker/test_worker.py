@@ -107,7 +107,7 @@ def test_only_a_step_as_long_as_the_cap_goes_without_warm_up(worker, opened):
     opened("Slow")
     worker.run([FEED], 30)
     visit = {"min_samples": 1, "min_seconds": 0.0, "noise": 1.0}
-    assert worker.call("time", 30, max_seconds=0.3, **visit)["warmups"] == 0
+    assert worker.call("time", 30, max_seconds=0.15, **visit)["warmups"] == 0
     assert worker.call("time", 30, max_seconds=9.0, **visit)["warmups"] == 1
 
 
