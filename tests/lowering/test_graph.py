@@ -8,7 +8,7 @@ import pytest
 from onnx import helper
 from onnx.backend.test.case.node import collect_testcases
 
-from tests.lowering.networks import HOST, everywhere, network, run
+from tests.lowering.networks import HOST, build, everywhere, network, run
 from xframe import artifact, registry
 from xframe.equivalence.reference import Reference
 from xframe.equivalence.verdict import judge
@@ -46,10 +46,7 @@ def planned(model, lowering="direct") -> Plan:
 
 
 def lowered(model, feeds):
-    mod, parameters, sites = pipeline.forced(model, planned(model), HOST)
-    import tvm
-
-    return run(pipeline.Built(tvm.compile(mod, target=HOST.tvm), parameters, sites, []), feeds)
+    return run(build(model, planned(model)), feeds)
 
 
 def _cases():
@@ -122,7 +119,7 @@ def check(tmp_path, model, lowering="direct"):
     onnx.save(model, path)
     loaded = artifact.load(path)
     x = np.random.default_rng(0).standard_normal(loaded.inputs[0].shape, dtype=np.float32)
-    built = pipeline.build(model, everywhere(lowering, *(s for _, s in loaded.conv_sites)), HOST)
+    built = build(model, everywhere(lowering, *(s for _, s in loaded.conv_sites)))
     judged = Reference.of_onnx(loaded).evaluate([x], {s.site: s.rounding for s in built.sites})
     verdict = judge(run(built, [x]), judged)
     assert verdict.ok, verdict.reason

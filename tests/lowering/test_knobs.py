@@ -7,17 +7,16 @@ import numpy as np
 import pytest
 import tvm
 
+from tests.lowering.networks import HOST, quick
 from xframe import registry
 from xframe.errors import UsageError
 from xframe.lowering import prefetch
 from xframe.lowering.knobs import divisors, part_sizes
 from xframe.lowering.stage import Epilogue
-from xframe.lowering.target import Cpu
 from xframe.lowering.tasks import Task, trace_of
 from xframe.lowering.variants import choose
 from xframe.types import ConvSite
 
-HOST = Cpu.host(2)
 SITES = [
     ConvSite(2, 32, (9, 7), 48, (3, 3), pads=(1, 1, 1, 1)),
     ConvSite(1, 32, (12, 12), 64, (1, 1)),
@@ -42,7 +41,7 @@ def product(lowering, site, cpu=HOST, tile=None):
 
 def run(stage, func):
     """What a kernel makes of seeded arguments."""
-    compiled = tvm.compile(tvm.IRModule({"main": func}), target=HOST.tvm)
+    compiled = quick(tvm.IRModule({"main": func}))
     rng = np.random.default_rng(1)
     shapes = [tuple(int(d) for d in p.shape) for p in stage.func.params]
     args = [tvm.runtime.tensor(rng.standard_normal(s).astype(np.float32)) for s in shapes]
