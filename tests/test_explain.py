@@ -34,6 +34,13 @@ def known(monkeypatch):
 
 
 @pytest.fixture
+def few(monkeypatch):
+    """Less lowerings, and so less rows, each of which is a process."""
+    for name in LOWERINGS.keys() - {"direct", "gemm"}:
+        monkeypatch.delitem(LOWERINGS, name)
+
+
+@pytest.fixture
 def fakes(plugins, known, monkeypatch, tmp_path_factory):
     """Registers frameworks of ``fake_explained``; TVM is one whose lowerings have prices.
 
@@ -50,14 +57,22 @@ def fakes(plugins, known, monkeypatch, tmp_path_factory):
 
 
 def test_rows_are_held_up_to_the_executor_on_one_export(fakes):
+    """And a question is about the framework that it names, and about all otherwise."""
     fakes(pytorch="Native", tensorflow="Native")
-    found = explain(replace(TINY, frameworks=("pytorch", "tensorflow")))
-    assert rows(found.run) == [("pytorch", "native", "auto", "OK"), *EXECUTOR, ("tensorflow", "native", "auto", "OK")]
+    found = explain(replace(TINY, frameworks=("pytorch", "tf")), ["tf:conv1=gemm", "conv2=gemm"])
+    assert rows(found.run)[:-3] == [
+        ("pytorch", "native", "auto", "OK"), *EXECUTOR, ("tensorflow", "native", "auto", "OK"),
+    ]  # fmt: skip
     assert [(m.case.framework, m.case.runner) for m in found.rows] == [("pytorch", "native"), ("tensorflow", "native")]
     assert [d.case.framework for d in found.decompositions] == ["pytorch", "tensorflow"]
     assert len(list(found.pairs())) == 1
     assert (found.run.machines, set(found.run.layers), found.notes) == ({1: MACHINE}, {1}, ())
     assert all(len(m.profiles) == 2 for m in found.run.measurements)
+    asked = [(c.case.framework, c.asked) for c in found.counterfactuals if "best" not in c.asked]
+    assert asked == [("pytorch", "conv2=gemm"), ("tensorflow", "conv1=gemm"), ("tensorflow", "conv2=gemm")]
+    assert [m.case.plan.label for m in found.run.measurements[-3:]] == [
+        "as pytorch", "as pytorch, conv2=gemm", "as tensorflow, conv1=gemm",
+    ]  # fmt: skip  # both use the same lowerings
 
 
 def test_terms_the_question_by_default_and_the_same_of_a_stored_run(fakes, tmp_path):
@@ -84,52 +99,30 @@ def test_terms_the_question_by_default_and_the_same_of_a_stored_run(fakes, tmp_p
 
 
 def test_other_lowerings_are_run_in_turn_with_those_in_use(fakes):
+    """But one that is refused, which is told, and one that is in use."""
     fakes(pytorch="Native")
     lines = []
-    found = explain(TINY, ["conv1=winograd", "conv1-conv2=gemm"], lines.append)
+    found = explain(TINY, ["conv2=winograd", "conv1=winograd", "all=direct", "conv1-conv2=gemm"], lines.append)
     labels = ["as pytorch", "as pytorch, conv1=winograd", "as pytorch, conv1-conv2=gemm"]
     assert rows(found.run)[6:] == [("pytorch", "tvm", label, "OK") for label in labels]
-    _, one, two = found.counterfactuals
+    _, refused, one, same, two = found.counterfactuals
     assert one.predicted.seconds == pytest.approx((1.5 - 3) * MS)
     assert one.replaced.seconds == pytest.approx((1.5 - 2) * MS)
     assert two.predicted.seconds == pytest.approx((4 - 3) * 2 * MS)
     assert one.measured is not None
     assert two.measured is not None
+    assert (one.outcome, two.outcome) == (Outcome.OK, Outcome.OK)
+    assert (same.changes, same.outcome) == ((), Outcome.OK)
+    assert (refused.outcome, refused.measured) == (Outcome.UNSUPPORTED, None)
+    assert "winograd at conv2: " in refused.reason
+    assert "stride" in refused.reason
     plans = [m.case.plan for m in found.run.measurements[6:]]
     assert [[low for _, low in p.lowerings] for p in plans] == [["direct"] * 2, ["winograd", "direct"], ["gemm"] * 2]
     assert "other lowerings: timing, round 1 of 1" in lines
     assert [d.case.runner for d in found.decompositions] == ["native"]
 
 
-def test_a_refused_lowering_is_told_one_in_use_is_not_run_and_the_others_are(fakes):
-    fakes(pytorch="Native")
-    found = explain(TINY, ["conv2=winograd", "conv2=gemm", "all=direct"])
-    _, refused, run, same = found.counterfactuals
-    assert (same.changes, same.outcome) == ((), Outcome.OK)
-    assert len(found.run.measurements) == 6 + 2
-    assert (refused.outcome, refused.measured) == (Outcome.UNSUPPORTED, None)
-    assert "winograd at conv2: " in refused.reason
-    assert "stride" in refused.reason
-    assert (run.outcome, run.measured is None) == (Outcome.OK, False)
-
-
-def test_a_question_is_about_the_framework_it_names_and_about_all_otherwise(fakes):
-    fakes(pytorch="Native", tensorflow="Native")
-    found = explain(replace(TINY, frameworks=("pytorch", "tf")), ["tf:conv1=gemm", "conv2=gemm"])
-    asked = [(c.case.framework, c.asked) for c in found.counterfactuals if "best" not in c.asked]
-    assert asked == [("pytorch", "conv2=gemm"), ("tensorflow", "conv1=gemm"), ("tensorflow", "conv2=gemm")]
-    assert [m.case.plan.label for m in found.run.measurements[-3:]] == [
-        "as pytorch", "as pytorch, conv2=gemm", "as tensorflow, conv1=gemm",
-    ]  # fmt: skip  # both use the same lowerings
-
-
-def test_a_row_of_the_executor_is_explained_where_it_is_named(fakes):
-    fakes(pytorch="Native")
-    found = explain(replace(TINY, runners=("native", "tvm")))
-    assert len(found.decompositions) == len(found.rows) == 6
-
-
-def test_a_failed_row_and_one_without_a_profile_cost_themselves_alone(fakes, plugins):
+def test_a_failed_row_and_one_without_a_profile_cost_themselves_alone(fakes, few, plugins):
     fakes(pytorch="Native", tensorflow="Blind", jax="Native")
     plugins(jax="Missing")
     found = explain(replace(TINY, frameworks=("pytorch", "tensorflow", "jax")))
@@ -159,7 +152,8 @@ def test_the_export_is_not_that_of_an_environment_which_is_not_there(monkeypatch
         assert [pair for pair in full.pairs if pair[1] == "tvm"] == [(exporter, "tvm")]
 
 
-def test_a_machine_that_can_not_be_measured_leaves_the_floor_out(fakes, monkeypatch):
+def test_a_machine_that_can_not_be_measured_leaves_the_floor_out(fakes, few, monkeypatch):
+    """Of the executor's rows, too, which are explained where it is named."""
     def missing(threads, progress):
         progress("the roofs may be too low")
         raise Unavailable("TVM is not here")
@@ -167,10 +161,11 @@ def test_a_machine_that_can_not_be_measured_leaves_the_floor_out(fakes, monkeypa
     fakes(pytorch="Native")
     monkeypatch.setattr(explaining.calibration, "machine", missing)
     lines = []
-    found = explain(TINY, on_progress=lines.append)
+    found = explain(replace(TINY, runners=("native", "tvm")), on_progress=lines.append)
     assert "the roofs may be too low" in lines
     assert found.notes == ("no floor: TVM is not here",)
-    assert found.decompositions[0]["floor"].seconds == 0
+    assert len(found.decompositions) == len(found.rows) == 4
+    assert all(d["floor"].seconds == 0 for d in found.decompositions)
     assert found.run.machines == {}
 
 
@@ -190,18 +185,18 @@ def test_what_a_gpu_has_no_units_for_is_refused_before_plans_are_run_for_it(monk
     assert "sm_70" in refused("sm_70")
 
 
-def test_what_stands_for_an_unknown_algorithm_is_not_run_against_itself(fakes):
+def test_what_stands_for_an_unknown_algorithm_is_not_run_against_itself(fakes, few):
     fakes(pytorch="Vague")
     found = explain(TINY, ["conv1=direct", "conv1=gemm"])
     _, same, other = found.counterfactuals
     assert same.changes == (Change("conv1", None, "direct"),)
     assert (same.outcome, same.measured, same.reason) == (Outcome.OK, None, SAME)
     assert other.measured is not None
-    assert len(found.run.measurements) == 6 + 2
+    assert len(found.run.measurements) == 4 + 2
 
 
-@pytest.mark.parametrize(("when", "count"), [("timing, round 1 of 1", 6), ("other lowerings: timing, round 1 of 1", 8)])
-def test_an_interrupt_keeps_the_rows_and_what_explains_them(fakes, when, count):
+@pytest.mark.parametrize(("when", "count"), [("timing, round 1 of 1", 4), ("other lowerings: timing, round 1 of 1", 6)])
+def test_an_interrupt_keeps_the_rows_and_what_explains_them(fakes, few, when, count):
     fakes(pytorch="Native")
 
     def press(line):
@@ -293,7 +288,7 @@ def test_senseless_questions_are_refused(layers, text, words):
         If.parse(text, layers, ("pytorch",))
 
 
-def test_a_file_s_layers_are_its_nodes(convnet, plugins, known, monkeypatch):
+def test_a_file_s_layers_are_its_nodes(convnet, plugins, known, few):
     plugins(ort="Honest", tvm="Priced")
     request = replace(TINY, model=str(convnet(batch=2)), frameworks=None, runners=("ort",))
     assert [w.name for w in work(request)[2] if w.site] == ["conv1", "conv2"]

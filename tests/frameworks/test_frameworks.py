@@ -105,7 +105,9 @@ def test_random_geometry(framework, seed):
     close(exported(framework, random_net(seed), weights, x)[0], want)
 
 
-def test_bind_step_fetch(framework):
+def test_bind_step_fetch(framework, monkeypatch):
+    if type(framework).__name__ == "TensorFlow":  # a process that asks oneDNN takes seconds, and has tests of its own
+        monkeypatch.setattr("xframe.frameworks.tensorflow_profile.asked", lambda *_: [])
     spec = TRAPS["image out"]
     weights, x, want = case(spec)
     network = framework.build(spec, weights, "cpu", 2, 2)
