@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.tuning.fake import FakeRunner, crashes
+from tests.tuning.fake import FakeRunner, crashes, spaces
 from xframe import cli
 from xframe.errors import XframeError
 from xframe.schedules import find, log
+from xframe.tuning import search
 
 ROOT = Path(__file__).resolve().parents[1]
 #: A process with the fake runner; its trials take a while.
@@ -30,6 +31,7 @@ sys.exit(main(sys.argv[1:]))
 @pytest.fixture(autouse=True)
 def _home(monkeypatch, tmp_path):
     monkeypatch.setenv("XFRAME_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(search, "Spaces", spaces)
 
 
 @pytest.fixture

@@ -11,10 +11,24 @@ from xframe.tuning.bench import Bench
 from xframe.tuning.points import Point
 
 
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory):
+    """Each is compiled once."""
+    folder, made = tmp_path_factory.mktemp("built"), {}
+
+    def library(of, point):
+        key = of.name, point
+        if key not in made:
+            made[key] = build.build(of, point, HOST, folder)
+        return made[key]
+
+    return library
+
+
 @pytest.fixture
-def built(tmp_path, monkeypatch):
+def built(libraries, monkeypatch):
     monkeypatch.setattr(timer, "LONGEST", 0.05)
-    return lambda of, point: build.build(of, point, HOST, tmp_path)
+    return libraries
 
 
 def other(of, rank=1):

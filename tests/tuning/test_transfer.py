@@ -63,7 +63,7 @@ def test_values_at_an_end_stay_there_and_others_are_near():
     assert knobs(point)["lines"] in (8, 14 * 16)  # its trace is of other knobs: the nearest value, whatever the range
 
 
-@pytest.mark.parametrize("threads", [1, 2, 4])
+@pytest.mark.parametrize("threads", [1, 4])
 @pytest.mark.parametrize("batch", [1, 16])
 @pytest.mark.parametrize("lowering", ["gemm", "direct", "winograd"])
 def test_what_is_adapted_schedules(lowering, batch, threads):
