@@ -13,7 +13,7 @@ from xframe.equivalence.verdict import judge
 from xframe.errors import XframeError
 from xframe.types import ConvSite, Plan
 
-SITE = ConvSite(1, 16, (9, 9), 24, (3, 3), (1, 1), (1, 1, 1, 1))
+SITE = ConvSite(1, 6, (9, 9), 24, (3, 3), (1, 1), (1, 1, 1, 1))
 
 
 @pytest.mark.parametrize("lowering", ["gemm", "winograd"])

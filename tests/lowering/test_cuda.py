@@ -65,6 +65,12 @@ def check(device, lowering, sites, order="forward", arch="sm_80", layouts=("NCHW
     """All that the lowering does not refuse, side by side in one graph, judged by the lowering's own bound."""
     low = registry.load(registry.LOWERINGS, lowering)
     sites = [s for s in sites if low.refuses(s, None) is None]
+    side_by_side(device, everywhere(lowering, *sites), order, arch, layouts)
+
+
+def side_by_side(device, plan, order="forward", arch="sm_80", layouts=("NCHW",)):
+    """The plan's sites in one graph, each judged by the bound of its lowering; in turn with these layouts."""
+    sites = [s for s, _ in plan.lowerings]
     nodes, feeds, made, constants = [], {}, {}, {}
     for i, site in enumerate(sites):
         feeds[f"x{i}"], constants[f"w{i}"], constants[f"b{i}"] = conv_data(site, i)
@@ -75,10 +81,9 @@ def check(device, lowering, sites, order="forward", arch="sm_80", layouts=("NCHW
         nodes += [conv_node(site, image, f"w{i}", f"b{i}", f"c{i}"), helper.make_node("Relu", [f"c{i}"], [f"y{i}"])]
         made[f"y{i}"] = (site.batch, site.out_channels, *site.out_hw)
     model = network(nodes, {k: v.shape for k, v in feeds.items()}, made, constants)
-    plan = everywhere(lowering, *sites)
     request = model.SerializeToString(), plan, list(feeds.values()), Gpu.named(arch)
     outputs, records = device.call(on_cuda.outputs, *request, order=order, arch=arch)
-    assert [(s.site, s.selected) for s in records] == [(s, lowering) for s in sites]
+    assert [(s.site, s.selected) for s in records] == list(plan.lowerings)
     roundings = {s.site: s.rounding for s in records}
     for i, (site, y) in enumerate(zip(sites, outputs, strict=True)):
         x, w, b = conv_data(site, i)

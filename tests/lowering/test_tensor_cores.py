@@ -1,6 +1,7 @@
 """GEMM with products of TF32 and float16: right within the bound of what they round to, and of nothing coarser."""
 
 import math
+import re
 import shutil
 from dataclasses import replace
 
@@ -14,7 +15,7 @@ from tests.lowering import on_cuda
 from tests.lowering.networks import conv_data, conv_network, everywhere
 from tests.lowering.on_cuda import AMPERE, HOPPER
 from tests.lowering.test_convolutions import reference, square
-from tests.lowering.test_cuda import FULL, check
+from tests.lowering.test_cuda import FULL, side_by_side
 from xframe import planning, registry
 from xframe.environment import cpu_device
 from xframe.equivalence.verdict import judge
@@ -23,7 +24,7 @@ from xframe.lowering import pipeline
 from xframe.lowering.cuda.target import Gpu
 from xframe.lowering.stage import Epilogue
 from xframe.lowering.variants import choose, refusal
-from xframe.types import ERROR_BUDGET, NARROW_BUDGET, ConvSite, Device, Rounding
+from xframe.types import ERROR_BUDGET, NARROW_BUDGET, ConvSite, Device, Plan, Rounding
 
 NARROW = {name: registry.load(registry.LOWERINGS, name) for name in ("gemm_tf32", "gemm_fp16")}
 SITE = square(1, 16, 7, 24, 3, pad=1)
@@ -75,10 +76,10 @@ def verdict(lowering, site, x, w, b, y, rounding=None):
     return judge([y], reference(site, w, b, False).evaluate([x], {site: rounding}))
 
 
-@pytest.mark.parametrize("lowering", NARROW)
-def test_in_a_network(cuda_on_cpu, lowering):  # noqa: F811
-    """Padded, proven to be what the plan says, and judged by its own bound."""
-    check(cuda_on_cpu, lowering, [square(1, 16, 5, 24, 3, pad=1)])
+def test_in_a_network(cuda_on_cpu):  # noqa: F811
+    """Padded, proven to be what the plan says, and each judged by its own bound."""
+    lowerings = tuple((square(1, 16, 5 + i, 24, 3, pad=1), name) for i, name in enumerate(NARROW))
+    side_by_side(cuda_on_cpu, Plan("mine", lowerings, error_budget=NARROW_BUDGET))
 
 
 @pytest.mark.parametrize("lowering", NARROW)
@@ -167,18 +168,20 @@ def test_knobs_only_reorder(cuda_on_cpu, lowering):  # noqa: F811
         np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-5, err_msg=str(chosen))
 
 
-@pytest.mark.parametrize("lowering", NARROW)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-def test_kernels_are_legal_and_compile_without_spills(lowering, arch):
+def test_kernels_are_legal_and_compile_without_spills(arch):
     target = Gpu.named(arch)
-    module = on_cuda.module([full(lowering, *numbers, target) for numbers in FULL])
-    text, illegal = cuda_compile.generated(lambda: shim.compiled(module, target.tvm))
+    stages = [full(name, *numbers, target) for name in NARROW for numbers in FULL]
+    text, illegal = cuda_compile.generated(lambda: shim.compiled(on_cuda.module(stages), target.tvm))
     assert illegal == []
-    assert ("precision::tf32" in text) == (lowering == "gemm_tf32")
+    bodies = re.findall(r'extern "C" __global__ void [^;{]*? (\w+)\([^;{]*\{(.*?)\n\}', text, re.DOTALL)
+    of_tf32 = {name for name, body in bodies if "precision::tf32" in body}
+    assert len(bodies) == len(stages)
+    assert of_tf32 == {f"{s.role}{i}_kernel" for i, s in enumerate(stages) if i < len(FULL)}
     if not shutil.which("nvcc"):
         pytest.skip("nvcc is not on the PATH")
     kernels = ptxas.compiled(text, arch)
-    assert len(kernels) == 3
+    assert len(kernels) == len(stages)
     assert [k for k in kernels if k.spills or k.shared > HOPPER.shared] == []
 
 

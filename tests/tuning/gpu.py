@@ -27,10 +27,10 @@ IDENTITY = Identity("acme-gpu-sm80", "cuda", "NVIDIA", "Acme GPU", "sm_80", "acm
 ROOT = Path(__file__).resolve().parents[2]
 NVCC = f"""#!{sys.executable}
 import os, sys
-sys.path.insert(0, {str(ROOT)!r})
-from tests.cuda_on_cpu import build, errors
 if "--version" in sys.argv:
     sys.exit(print("Cuda compilation tools, release 13.0, V13.0.1"))
+sys.path.insert(0, {str(ROOT)!r})
+from tests.cuda_on_cpu import build, errors
 try:
     made = build.kernels(open(sys.argv[-1]).read())
 except errors.Refused as e:

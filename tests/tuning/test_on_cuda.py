@@ -21,7 +21,7 @@ from xframe.tuning import build, cuda, runner
 from xframe.tuning.points import CRASHED, FAILED, OK, WRONG, Point
 from xframe.types import ConvSite, Device
 
-SITE = ConvSite(1, 8, (6, 6), 16, (3, 3), pads=(1, 1, 1, 1))
+SITE = ConvSite(1, 6, (6, 6), 16, (3, 3), pads=(1, 1, 1, 1))
 ON_GPU = Device("acme", "cuda", "Acme GPU", "sm_80", 64)
 
 
@@ -59,7 +59,7 @@ def test_the_whole_way_and_back(device, network, tmp_path, capsys, monkeypatch):
         monkeypatch.setitem(LOWERINGS, name, LOWERINGS[name])
     gpu.poor()
     out = tmp_path / "logs"
-    args = ["--model", str(network), "--lowering", "gemm,direct", "--strategy", "replay", "--trials", "6"]
+    args = ["--model", str(network), "--lowering", "gemm,direct", "--strategy", "replay", "--trials", "4"]
     assert cli.main(["tune", *args, "--device", "cuda", "--workers", "1", "-o", str(out), "--json"]) == 0
     *rows, total = map(json.loads, capsys.readouterr().out.splitlines())
     assert [(r["lowering"], r["device"], r["failures"]) for r in rows] == [(n, "cuda", {}) for n in ("gemm", "direct")]
