@@ -63,10 +63,10 @@ def run(built: pipeline.Built, feeds, machine: relax.VirtualMachine | None = Non
 
 
 def quick(mod: tvm.IRModule):
-    """An executable of ``mod`` in half the time or less, for tests of the numbers of whole networks and of operators.
+    """An executable of ``mod`` in half the time or less, for tests of the numbers that it gives.
 
-    LLVM does not optimise it, and its kernels do not check the shapes that they are called with. The tests of single
-    convolutions and of the smaller networks run what users do.
+    LLVM does not optimise it, and its kernels do not check the shapes that they are called with. Code as users run it
+    is in the tests of shipped networks, of Winograd at their sites, of residuals, of targets and of the error budget.
     """
     target = tvm.target.Target({**HOST.tvm.export(), "opt-level": 0})
     with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
@@ -77,6 +77,10 @@ def build(model: onnx.ModelProto, plan: Plan) -> pipeline.Built:
     """``pipeline.build`` under a forced plan by :func:`quick`."""
     mod, parameters, sites = pipeline.forced(model, plan, HOST)
     return pipeline.Built(quick(mod), parameters, sites, [])
+
+
+def usual(model: onnx.ModelProto, plan: Plan) -> pipeline.Built:
+    return pipeline.build(model, plan, HOST)
 
 
 def everywhere(lowering: str, *sites: ConvSite) -> Plan:

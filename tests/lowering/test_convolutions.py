@@ -13,16 +13,14 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from tests.lowering import zoo
-from tests.lowering.networks import HOST, conv_data, conv_network, conv_node, everywhere, network, run
+from tests.lowering.networks import HOST, build, conv_data, conv_network, conv_node, everywhere, network, run, usual
 from xframe import artifact, planning, registry
 from xframe.environment import cpu_device
 from xframe.equivalence.reference import Reference
 from xframe.equivalence.verdict import judge
 from xframe.errors import Unsupported
 from xframe.lowering import fused as fused_stages
-from xframe.lowering import pipeline
 from xframe.lowering.stage import Epilogue
-from xframe.lowering.target import Cpu
 from xframe.types import ConvSite, ModelSpec, layer
 
 LOWERINGS = registry.defaults(registry.LOWERINGS)
@@ -40,10 +38,10 @@ def reference(site: ConvSite, weight, bias, relu) -> Reference:
     )
 
 
-def check(site: ConvSite, lowering: str, relu: bool = False, seed: int = 0, cpu: Cpu = HOST) -> None:
-    """Compile and run the site under the lowering, and judge the output by the lowering's own bound."""
+def check(site: ConvSite, lowering: str, relu: bool = False, seed: int = 0, made=build) -> None:
+    """Compile (by ``made``) and run the site under the lowering, and judge the output by the lowering's own bound."""
     x, w, b = conv_data(site, seed)
-    built = pipeline.build(conv_network(site, w, b, relu), everywhere(lowering, site), cpu)
+    built = made(conv_network(site, w, b, relu), everywhere(lowering, site))
     assert [(s.site, s.selected) for s in built.sites] == [(site, lowering)]
     roundings = {s.site: s.rounding for s in built.sites}
     verdict = judge(run(built, [x]), reference(site, w, b, relu).evaluate([x], roundings))
@@ -136,8 +134,10 @@ def light_sites() -> list[ConvSite]:
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_sites_of_real_networks(lowering, layout):
     """Side by side in one graph, which compiles faster: those of the shipped networks over NCHW images, the others over
-    NHWC ones, as TensorFlow exports them. What is not done is refused in words."""
+    NHWC ones, as TensorFlow exports them. What is not done is refused in words. Winograd's are compiled as for users:
+    for the others, test_real_networks does that with whole networks."""
     every = light_sites() if layout == "NCHW" else REAL
+    made = usual if (lowering, layout) == ("winograd", "NCHW") else build
     refusals = {s: registry.load(registry.LOWERINGS, lowering).refuses(s, cpu_device()) for s in every}
     assert all(why is None or len(why.split()) > 3 for why in refusals.values())
     sites = [s for s, why in refusals.items() if why is None]
@@ -152,7 +152,7 @@ def test_sites_of_real_networks(lowering, layout):
         nodes += [conv_node(site, image, f"w{i}", f"b{i}", f"c{i}"), helper.make_node("Relu", [f"c{i}"], [f"y{i}"])]
         outputs[f"y{i}"] = (site.batch, site.out_channels, *site.out_hw)
     model = network(nodes, {name: x.shape for name, x in feeds.items()}, outputs, constants)
-    built = pipeline.build(model, everywhere(lowering, *sites), HOST)
+    built = made(model, everywhere(lowering, *sites))
     assert [(s.site, s.selected) for s in built.sites] == [(s, lowering) for s in sites]
     for i, (record, y) in enumerate(zip(built.sites, run(built, list(feeds.values())), strict=True)):
         x, w, b = conv_data(record.site, i)
@@ -234,7 +234,7 @@ def test_the_bound_is_local(lowering):
     x, w, b = conv_data(site, 0)
     x[..., :16] *= 1e-4
     b[:] = 0
-    built = pipeline.build(conv_network(site, w, b, False), everywhere(lowering, site), HOST)
+    built = build(conv_network(site, w, b, False), everywhere(lowering, site))
     (record,) = built.sites
     (exact,) = reference(site, w, b, False).evaluate([x], {site: record.rounding})
     dark = 14 - 2 * record.rounding.reach[1]
@@ -249,7 +249,7 @@ def bits() -> list[str]:
     site, found = square(2, 20, 14, 24, 3, pad=1), []
     x, w, b = conv_data(site, 0)
     for lowering in LOWERINGS:
-        built = pipeline.build(conv_network(site, w, b, True), everywhere(lowering, site), HOST)
+        built = build(conv_network(site, w, b, True), everywhere(lowering, site))
         first, second = (hashlib.sha256(run(built, [x])[0]).hexdigest() for _ in range(2))
         assert first == second, lowering
         found.append(f"{lowering} {first}")

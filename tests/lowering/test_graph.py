@@ -8,7 +8,7 @@ import pytest
 from onnx import helper
 from onnx.backend.test.case.node import collect_testcases
 
-from tests.lowering.networks import HOST, build, everywhere, network, run
+from tests.lowering.networks import HOST, build, everywhere, network, run, usual
 from xframe import artifact, registry
 from xframe.equivalence.reference import Reference
 from xframe.equivalence.verdict import judge
@@ -113,13 +113,13 @@ def test_node_case(case):
         np.testing.assert_allclose(y, want, rtol=1e-4, atol=1e-5)
 
 
-def check(tmp_path, model, lowering="direct"):
+def check(tmp_path, model, lowering="direct", made=build):
     """Lowered under a plan, the model agrees with its float64 reference."""
     path = tmp_path / "m.onnx"
     onnx.save(model, path)
     loaded = artifact.load(path)
     x = np.random.default_rng(0).standard_normal(loaded.inputs[0].shape, dtype=np.float32)
-    built = build(model, everywhere(lowering, *(s for _, s in loaded.conv_sites)))
+    built = made(model, everywhere(lowering, *(s for _, s in loaded.conv_sites)))
     judged = Reference.of_onnx(loaded).evaluate([x], {s.site: s.rounding for s in built.sites})
     verdict = judge(run(built, [x]), judged)
     assert verdict.ok, verdict.reason
@@ -217,7 +217,7 @@ def test_a_residual_is_added_by_the_convolution(lowering, op, first, tmp_path):
     ]
     constants = {"u": weights(20, 5, 3, 3), "w": weights(20, 20, 3, 3), "b": weights(20)}
     model = network(nodes, {"x": (2, 5, 7, 9)}, {"y": (2, 20, 7, 9)}, constants)
-    check(tmp_path, model, lowering)
+    check(tmp_path, model, lowering, usual)
     mod, _, _ = pipeline.forced(model, planned(model, lowering), HOST)
     assert all(name.startswith("conv") for name in kernels(mod) - {"transpose"})
 

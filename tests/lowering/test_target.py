@@ -1,5 +1,6 @@
 """Code for other CPUs than this one: run where it can run here, looked at where it can't; and targets that are none."""
 
+import functools
 import re
 
 import pytest
@@ -23,11 +24,16 @@ ODD = [
 ]
 
 
+@functools.cache
+def built(site, lowering, cpu):
+    """The site with its ReLU, once for those that run it and those that look at its code."""
+    _, w, b = conv_data(site, 0)
+    return pipeline.build(conv_network(site, w, b, True), everywhere(lowering, site), cpu)
+
+
 def code(site, lowering, cpu):
     """The assembly text of the site's kernels."""
-    _, w, b = conv_data(site, 0)
-    executable = pipeline.build(conv_network(site, w, b, True), everywhere(lowering, site), cpu).executable
-    (module,) = (m for m in executable.mod.imports if m.kind == "llvm")
+    (module,) = (m for m in built(site, lowering, cpu).executable.mod.imports if m.kind == "llvm")
     return module.inspect_source("asm")
 
 
@@ -36,12 +42,12 @@ def code(site, lowering, cpu):
 def test_avx2_runs_here(lowering, site):
     if registry.load(registry.LOWERINGS, lowering).refuses(site, cpu_device()):
         pytest.skip("refused: see test_refusals")
-    check(site, lowering, relu=True, cpu=Cpu(AVX2, 2))
+    check(site, lowering, relu=True, made=lambda *_: built(site, lowering, Cpu(AVX2, 2)))
 
 
 @pytest.mark.parametrize("lowering", registry.defaults(registry.LOWERINGS))
 def test_sse_runs_here(lowering):
-    check(ODD[0], lowering, relu=True, cpu=Cpu(BASELINE, 2))
+    check(ODD[0], lowering, relu=True, made=lambda *_: built(ODD[0], lowering, Cpu(BASELINE, 2)))
 
 
 @pytest.mark.parametrize("lowering", registry.defaults(registry.LOWERINGS))
