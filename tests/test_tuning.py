@@ -6,8 +6,9 @@ import sys
 import pytest
 
 from benchmarks import roofline, rows, tuning
-from tests.tuning.fake import HOST, FakeRunner, task
+from tests.tuning.fake import HOST, FakeRunner, spaces, task
 from xframe.results import Level, Machine
+from xframe.tuning import search
 from xframe.tuning.search import product
 
 
@@ -80,6 +81,7 @@ def printed(monkeypatch, capsys, convnet, tmp_path):
     monkeypatch.setenv("XFRAME_HOME", str(tmp_path / "home"))
     peak = Machine(1e12, (Level("memory", float("inf"), 1e10),))
     monkeypatch.setattr(roofline, "machine", lambda threads: peak)
+    monkeypatch.setattr(search, "Spaces", spaces)
     monkeypatch.setattr("xframe.tuning.runner.LocalRunner", lambda cpu, workers=1, device="cpu": FakeRunner())
 
     def run(*options):

@@ -165,8 +165,8 @@ def test_memory_error_says_so(worker, opened):
 
 def test_a_hang_ends_at_its_limit(worker, opened):
     opened("Hang")
-    with pytest.raises(errors.WorkerTimeout, match=r"run did not finish within 2 s .*waiting for a lock"):
-        worker.run([FEED], 2)
+    with pytest.raises(errors.WorkerTimeout, match=r"run did not finish within 1 s .*waiting for a lock"):
+        worker.run([FEED], 1)
     assert gone(worker.pid)
 
 
