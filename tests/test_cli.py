@@ -164,7 +164,8 @@ def test_json_is_one_row_a_line_and_run_json_holds_them_too(xframe, convnet, tmp
     assert len(kept["rounds_s"]) == 1
 
 
-def test_the_table_is_on_stdout_and_progress_is_not(xframe, convnet):
+def test_the_table_is_on_stdout_and_progress_is_not(xframe, convnet, plugins):
+    plugins(ort="Honest")
     code, out, err = xframe("compare", "--model", convnet(), "--backend", "ort", *FAST)
     assert code == 0
     assert "median ms" in out
@@ -209,7 +210,9 @@ def test_a_hang_is_stopped_at_the_time_limit(xframe, plugins):
     assert "within 2 s" in out
 
 
-def test_a_forced_lowering_that_is_refused_is_an_error_only_when_it_was_named(xframe, plugins):
+def test_a_forced_lowering_that_is_refused_is_an_error_only_when_it_was_named(xframe, plugins, monkeypatch):
+    for name in LOWERINGS.keys() - {"direct", "winograd"}:
+        monkeypatch.delitem(LOWERINGS, name)
     plugins(pytorch="Honest", tvm="Honest")
     base = ["compare", "--model", "tiny", "--framework", "torch", "--backend", "tvm", *FAST]
     code, out, _ = xframe(*base, "--lowering", "winograd")
@@ -252,7 +255,7 @@ def test_export_writes_files_and_goes_on_after_one_that_fails(xframe, plugins, t
     assert sum("no rule for this layer" in line for line in err) == 2
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["tiny-jax-b1.onnx", "tiny-jax-b2.onnx"]
     assert len(out.splitlines()) == 2
-    _, out, _ = xframe(*args, "--json")
+    _, out, _ = xframe(*args, "--json", "--framework", "jax")
     assert [json.loads(x)["cached"] for x in out.splitlines()] == [True, True]
 
 
@@ -269,6 +272,8 @@ def test_devices_names_what_is_missing(xframe, plugins, monkeypatch):
     assert "NoSuchClass" in rows["jax"]["reason"]
     assert rows["ort"]["version"]
     assert "run xframe env create theano" in rows["theano"]["reason"]
+    for name in set(FRAMEWORKS) - {"tensorflow"}:
+        monkeypatch.delitem(FRAMEWORKS, name)
     assert "missing:" in xframe("devices")[1]
 
 

@@ -36,7 +36,7 @@ def known(monkeypatch):
 @pytest.fixture
 def few(monkeypatch):
     """Less lowerings, and so less rows, each of which is a process."""
-    for name in LOWERINGS.keys() - {"direct", "gemm"}:
+    for name in LOWERINGS.keys() - {"direct", "winograd"}:
         monkeypatch.delitem(LOWERINGS, name)
 
 
@@ -75,7 +75,7 @@ def test_rows_are_held_up_to_the_executor_on_one_export(fakes):
     ]  # fmt: skip  # both use the same lowerings
 
 
-def test_terms_the_question_by_default_and_the_same_of_a_stored_run(fakes, tmp_path):
+def test_terms_the_question_by_default_and_the_same_of_a_stored_run(fakes, few, tmp_path):
     fakes(pytorch="Native")
     found = explain(TINY)
     (d,) = found.decompositions
@@ -154,6 +154,7 @@ def test_the_export_is_not_that_of_an_environment_which_is_not_there(monkeypatch
 
 def test_a_machine_that_can_not_be_measured_leaves_the_floor_out(fakes, few, monkeypatch):
     """Of the executor's rows, too, which are explained where it is named."""
+
     def missing(threads, progress):
         progress("the roofs may be too low")
         raise Unavailable("TVM is not here")
@@ -187,7 +188,7 @@ def test_what_a_gpu_has_no_units_for_is_refused_before_plans_are_run_for_it(monk
 
 def test_what_stands_for_an_unknown_algorithm_is_not_run_against_itself(fakes, few):
     fakes(pytorch="Vague")
-    found = explain(TINY, ["conv1=direct", "conv1=gemm"])
+    found = explain(TINY, ["conv1=direct", "conv1=winograd"])
     _, same, other = found.counterfactuals
     assert same.changes == (Change("conv1", None, "direct"),)
     assert (same.outcome, same.measured, same.reason) == (Outcome.OK, None, SAME)
@@ -204,7 +205,7 @@ def test_an_interrupt_keeps_the_rows_and_what_explains_them(fakes, few, when, co
             raise KeyboardInterrupt
 
     with pytest.raises(Interrupted) as caught:
-        explain(TINY, ["conv1=gemm"], press)
+        explain(TINY, ["conv1=winograd"], press)
     run = caught.value.run
     assert len(run.measurements) == count
     assert (run.machines, list(run.layers)) == ({1: MACHINE}, [1])
@@ -292,17 +293,15 @@ def test_a_file_s_layers_are_its_nodes(convnet, plugins, known, few):
     plugins(ort="Honest", tvm="Priced")
     request = replace(TINY, model=str(convnet(batch=2)), frameworks=None, runners=("ort",))
     assert [w.name for w in work(request)[2] if w.site] == ["conv1", "conv2"]
-    found = explain(request, ["conv1=gemm"])
+    found = explain(request, ["conv1=winograd"])
     assert {(m.case.framework, m.case.batch) for m in found.run.measurements} == {(None, 2)}
-    assert [c.asked for c in found.counterfactuals] == ["the best lowering everywhere", "conv1=gemm"]
+    assert [c.asked for c in found.counterfactuals] == ["the best lowering everywhere", "conv1=winograd"]
 
 
-def test_pytorch_and_the_executor_explained_for_real(plugins, known, monkeypatch):
+def test_pytorch_and_the_executor_explained_for_real(plugins, known, few):
     """Nothing faked but the roofs of the machine; with two of the lowerings, at a batch at which a step takes long, so
     that there are less of them."""
     pytest.importorskip("torch")
-    for name in LOWERINGS.keys() - {"direct", "winograd"}:
-        monkeypatch.delitem(LOWERINGS, name)
     plugins()
     found = explain(replace(TINY, batches=(256,)), ["conv1=winograd"])
     native, *_ = found.run.measurements
