@@ -46,9 +46,8 @@ def test_size(path):
     assert path.stat().st_size < 5_000_000
 
 
-@pytest.mark.parametrize("dark", [False, True])
-def test_all_charts_are_drawn_without_a_complaint_or_a_request(browser, path, dark):
-    browser.open(path, dark=dark, until=OPENED)
+def all_drawn(browser, path, dark):
+    """Without a complaint or a request, in the colours of the scheme."""
     drawn = browser.evaluate(DRAWN)
     assert len(drawn) == 16
     assert all(count >= 1 for count in drawn.values()), drawn
@@ -59,16 +58,20 @@ def test_all_charts_are_drawn_without_a_complaint_or_a_request(browser, path, da
     assert (title == "rgb(236, 236, 236)") == dark
 
 
-def test_the_scheme_may_change_while_it_is_open(browser, path):
+def test_in_light_colours_and_as_the_scheme_changes(browser, path):
+    """All that is asked of one opened page: to draw it takes a second or two."""
     browser.open(path, until=OPENED)
+    all_drawn(browser, path, False)
+    bars_are_where_their_numbers_are(browser)
+    names_run_nothing(browser)
+    the_keyboard_reaches_the_results_and_the_tables(browser)
     browser.scheme(True)
     browser.evaluate("new Promise(done => setTimeout(done, 500))")
     assert browser.evaluate("getComputedStyle(document.querySelector('.xtitle')).fill") == "rgb(236, 236, 236)"
     assert browser.complaints == []
 
 
-def test_bars_are_where_their_numbers_are(browser, path):
-    browser.open(path, until=OPENED)
+def bars_are_where_their_numbers_are(browser):
     count = "document.querySelectorAll('[data-figure=terms-0] .bars .point').length"
     assert browser.evaluate(count) == 4 * 8  # rows, terms
     assert (
@@ -77,6 +80,35 @@ def test_bars_are_where_their_numbers_are(browser, path):
         )
         >= 1
     )
+
+
+def names_run_nothing(browser):
+    assert browser.evaluate("document.scripts.length") == 4  # figures, library, its own, and plotly once inflated
+    assert browser.evaluate("document.images.length") == 0
+
+
+def the_keyboard_reaches_the_results_and_the_tables(browser):
+    tab = {"key": "Tab", "code": "Tab", "windowsVirtualKeyCode": 9}
+    seen = []
+    for _ in range(14):
+        for kind in ("keyDown", "keyUp"):
+            browser.call("Input.dispatchKeyEvent", type=kind, **tab)
+        seen.append(browser.evaluate(FOCUSED))
+    assert seen[0][:2] == ["A", "#main"]
+    assert ["SUMMARY", "the numbers of this chart"] in [x[:2] for x in seen]
+    assert all(outline != "none" for _, _, outline in seen)
+
+
+def test_in_dark_colours_and_printed(browser, path, tmp_path):
+    browser.open(path, dark=True, until=OPENED)
+    all_drawn(browser, path, True)
+    browser.pdf(tmp_path / "report.pdf")
+    content = (tmp_path / "report.pdf").read_bytes()
+    assert content.startswith(b"%PDF")
+    assert 3 <= len(re.findall(rb"/Type\s*/Page\b", content)) <= 60
+    drawn = b"".join(_inflated(s) for s in re.findall(rb"stream\r?\n(.*?)\r?\nendstream", content, re.DOTALL))
+    assert b" re\nf" in drawn or b" l\n" in drawn
+    assert browser.complaints == []
 
 
 def test_it_fits_a_phone(browser, path):
@@ -110,36 +142,6 @@ def test_a_chart_can_be_a_picture(browser, path, tmp_path):
     assert content.startswith(b"\x89PNG")
     assert width > 1600
     assert 500 < height < 1400
-
-
-def test_names_run_nothing(browser, path):
-    browser.open(path, until=OPENED)
-    assert browser.evaluate("document.scripts.length") == 4  # figures, library, its own, and plotly once inflated
-    assert browser.evaluate("document.images.length") == 0
-
-
-def test_the_keyboard_reaches_the_results_and_the_tables(browser, path):
-    browser.open(path, until=OPENED)
-    tab = {"key": "Tab", "code": "Tab", "windowsVirtualKeyCode": 9}
-    seen = []
-    for _ in range(14):
-        for kind in ("keyDown", "keyUp"):
-            browser.call("Input.dispatchKeyEvent", type=kind, **tab)
-        seen.append(browser.evaluate(FOCUSED))
-    assert seen[0][:2] == ["A", "#main"]
-    assert ["SUMMARY", "the numbers of this chart"] in [x[:2] for x in seen]
-    assert all(outline != "none" for _, _, outline in seen)
-
-
-def test_it_prints(browser, path, tmp_path):
-    browser.open(path, dark=True, until=OPENED)
-    browser.pdf(tmp_path / "report.pdf")
-    content = (tmp_path / "report.pdf").read_bytes()
-    assert content.startswith(b"%PDF")
-    assert 3 <= len(re.findall(rb"/Type\s*/Page\b", content)) <= 60
-    drawn = b"".join(_inflated(s) for s in re.findall(rb"stream\r?\n(.*?)\r?\nendstream", content, re.DOTALL))
-    assert b" re\nf" in drawn or b" l\n" in drawn
-    assert browser.complaints == []
 
 
 def _inflated(stream):
