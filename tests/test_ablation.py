@@ -57,7 +57,14 @@ def test_what_helps_is_put_together_and_measured_again_with_the_worst(switches):
     assert 7 < found.worst_to_best.value < 14
 
 
-def test_every_set_has_the_defaults_and_is_told_in_the_rows(switches):
+def kept(run, folder):
+    """It is read again as it was."""
+    again = store.load(store.write(run, folder))
+    assert [told for _, told in rows(again.measurements)] == [told for _, told in rows(run.measurements)]
+    assert again.environment["network"] == run.environment["network"]
+
+
+def test_every_set_has_the_defaults_and_is_told_in_the_rows(switches, tmp_path):
     switches("fast", "slow")
     run = ablate(TINY)
     sets = {}
@@ -69,6 +76,7 @@ def test_every_set_has_the_defaults_and_is_told_in_the_rows(switches):
         [(DEFAULT, {}), (ALONE, {"fast": "on"}), (ALONE, {"slow": "on"})],
         [(DEFAULT, {}), (TOGETHER, {"fast": "on"}), (WORST, {"slow": "on"})],
     ]
+    kept(run, tmp_path)
 
 
 def test_memory_for_few_makes_more_sets_each_with_the_defaults(switches):
@@ -80,7 +88,7 @@ def test_memory_for_few_makes_more_sets_each_with_the_defaults(switches):
     assert not any("memory did not allow" in n for m in run.measurements for n in m.notes)
 
 
-def test_a_value_that_is_refused_or_breaks_the_numbers_is_a_row_with_its_reason(switches):
+def test_a_value_that_is_refused_or_breaks_the_numbers_is_a_row_with_its_reason(switches, tmp_path):
     switches("wrong", "refused")
     run = ablate(TINY)
     (found,) = ablations(run.measurements)
@@ -88,6 +96,7 @@ def test_a_value_that_is_refused_or_breaks_the_numbers_is_a_row_with_its_reason(
     assert outcomes == {"wrong=on": Outcome.MISMATCH, "refused=on": Outcome.UNSUPPORTED}
     assert all(s.speedup is None and s.measurement.reason for s in found.settings)
     assert (found.together, found.worst, found.worst_to_best) == (None, None, None)
+    kept(run, tmp_path)
 
 
 def test_threads_are_tried_and_never_the_worst(switches, monkeypatch):
@@ -139,14 +148,6 @@ def test_a_backend_without_switches_is_refused_before_anything_is_loaded(switche
     with pytest.raises(UsageError, match="--backend ort has no switches"):
         ablate(replace(TINY, runners=("ort",)), lines.append)
     assert lines == []
-
-
-def test_it_is_kept_and_read_again(switches, tmp_path):
-    switches("fast", "wrong")
-    run = ablate(TINY)
-    again = store.load(store.write(run, tmp_path))
-    assert [told for _, told in rows(again.measurements)] == [told for _, told in rows(run.measurements)]
-    assert again.environment["network"] == run.environment["network"]
 
 
 def test_an_interrupt_keeps_the_sets_that_were_finished(switches, monkeypatch):

@@ -257,7 +257,8 @@ def test_winograd_needs_and_gets_its_own_bound():
 # -- ONNX -------------------------------------------------------------------------------------------------------------
 
 FOLDER = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
-LIGHT = ("bvlc_alexnet", "vgg19", "resnet50", "squeezenet", "inception_v1", "inception_v2")
+# Not VGG-19, seconds of operators that AlexNet has too, in a chain that is shorter than those of others.
+LIGHT = ("bvlc_alexnet", "resnet50", "squeezenet", "inception_v1", "inception_v2")
 LIGHT += ("densenet121", "shufflenet", "zfnet512")
 
 

@@ -81,31 +81,33 @@ def test_a_switch_of_gpus_is_refused_on_a_cpu(build):
     build(WIDE, cudnn_benchmark="off")
 
 
-# What is set by variables of the process, in processes of their own.
-
-
-def told(code, name, value):
-    variables = registry.variables(registry.FRAMEWORKS, "pytorch", ((name, value),))
-    env = worker_environment(2, "cpu", variables)
-    return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
-
-
-def test_omp_wait():
-    code = "import os; os.environ['OMP_DISPLAY_ENV'] = 'verbose'; import torch"
-    spins = {v: told(code, "omp_wait", v).stderr for v in EAGER["omp_wait"].values}
-    assert "OMP_WAIT_POLICY = 'PASSIVE'" in spins["passive"]
-    assert "GOMP_SPINCOUNT = '0'" in spins["passive"]
-    assert "GOMP_SPINCOUNT = '0'" not in spins["default"]
-
-
-def test_huge_pages():
-    with open("/sys/kernel/mm/transparent_hugepage/enabled") as f:
-        if "[madvise]" not in f.read():
-            pytest.skip("huge pages are not for those who ask for them on this machine")
-    code = """
+CODE = """
+import os
+os.environ["OMP_DISPLAY_ENV"] = "verbose"
 import re, torch
 x = torch.ones(16 << 20)
 print(re.search(r"AnonHugePages: +([0-9]+) kB", open("/proc/self/smaps_rollup").read()).group(1))
 """
-    huge = {v: int(told(code, "huge_pages", v).stdout) for v in EAGER["huge_pages"].values}
-    assert huge["on"] - huge["off"] > 32 << 10
+
+
+def told(**options):
+    """What is set by variables of the process, in a process of its own: (kB of huge pages, words of OpenMP)."""
+    variables = registry.variables(registry.FRAMEWORKS, "pytorch", options.items())
+    env = worker_environment(2, "cpu", variables)
+    done = subprocess.run([sys.executable, "-c", CODE], env=env, capture_output=True, text=True, check=True)
+    return int(done.stdout), done.stderr
+
+
+def test_omp_wait_and_huge_pages():
+    """Of two switches that have nothing to do with each other, both values in two processes."""
+    assert {*EAGER["omp_wait"].values} == {"default", "passive"}
+    assert {*EAGER["huge_pages"].values} == {"off", "on"}
+    huge, spins = told(omp_wait="default", huge_pages="on")
+    small, waits = told(omp_wait="passive", huge_pages="off")
+    assert "OMP_WAIT_POLICY = 'PASSIVE'" in waits
+    assert "GOMP_SPINCOUNT = '0'" in waits
+    assert "GOMP_SPINCOUNT = '0'" not in spins
+    with open("/sys/kernel/mm/transparent_hugepage/enabled") as f:
+        if "[madvise]" not in f.read():
+            pytest.skip("huge pages are not for those who ask for them on this machine")
+    assert huge - small > 32 << 10
