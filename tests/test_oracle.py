@@ -52,9 +52,13 @@ def kept(tmp_path):
     return sorted((tmp_path / "home" / "costs").glob("*.json"))
 
 
-def test_each_convolution_takes_what_costs_least_and_the_prediction_is_told(plugins):
+def test_each_convolution_takes_what_costs_least_and_the_prediction_is_told(plugins, tmp_path, monkeypatch):
+    """And that costs are those of a disturbed machine, where they are: then they are not kept."""
     plugins(pytorch="Honest", tvm="Priced")
+    monkeypatch.setattr(oracle, "FOREIGN", -1.0)
     m = best()
+    assert any("while the costs of best were measured" in n for n in m.notes)
+    assert kept(tmp_path) == []
     assert m.outcome == Outcome.OK
     assert chosen(m) == ["winograd", "direct"]
     assert m.case.plan.fallback == ()
@@ -172,14 +176,6 @@ def test_a_branching_network_in_tvm(tmp_path):
         least[r["site"]] = min(cost, least.get(r["site"], math.inf))
     assert set(least) == {s.key for s in sites}
     assert m.prediction["sites_s"] + m.prediction["conversions_s"] == pytest.approx(sum(least.values()))
-
-
-def test_costs_of_a_disturbed_machine_are_told_and_not_kept(plugins, tmp_path, monkeypatch):
-    plugins(pytorch="Honest", tvm="Priced")
-    monkeypatch.setattr(oracle, "FOREIGN", -1.0)
-    m = best()
-    assert any("while the costs of best were measured" in n for n in m.notes)
-    assert kept(tmp_path) == []
 
 
 def test_costs_are_those_of_one_device():

@@ -66,7 +66,7 @@ def quick(mod: tvm.IRModule):
     """An executable of ``mod`` in half the time or less, for tests of the numbers that it gives.
 
     LLVM does not optimise it, and its kernels do not check the shapes that they are called with. Code as users run it
-    is in the tests of shipped networks, of Winograd at their sites, of residuals, of targets and of the error budget.
+    is in the tests of targets and of the error budget for all lowerings, of two shipped networks, and of residuals.
     """
     target = tvm.target.Target({**HOST.tvm.export(), "opt-level": 0})
     with tvm.transform.PassContext(config={"tirx.disable_assert": True}):

@@ -135,7 +135,7 @@ def light_sites() -> list[ConvSite]:
 def test_sites_of_real_networks(lowering, layout):
     """Side by side in one graph, which compiles faster: those of the shipped networks over NCHW images, the others over
     NHWC ones, as TensorFlow exports them. What is not done is refused in words. Winograd's are compiled as for users:
-    for the others, test_real_networks does that with whole networks."""
+    its straight-line code is what LLVM changes most."""
     every = light_sites() if layout == "NCHW" else REAL
     made = usual if (lowering, layout) == ("winograd", "NCHW") else build
     refusals = {s: registry.load(registry.LOWERINGS, lowering).refuses(s, cpu_device()) for s in every}
