@@ -66,8 +66,8 @@ def test_a_framework_that_is_not_built(xframe, given, tmp_path, monkeypatch):
     assert not (tmp_path / "m.onnx").exists()
 
 
-def test_a_framework_that_has_no_files(xframe, given, tmp_path):
-    pytest.importorskip("torch")
+def test_a_framework_that_has_no_files(xframe, plugins, given, tmp_path):
+    plugins(pytorch="Honest")
     code, _, err = xframe("export", "--from", "pytorch", *given, "-o", tmp_path)
     assert code == 1
     assert "pytorch has no files of its own" in err[-1]
