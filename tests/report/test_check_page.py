@@ -143,10 +143,10 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium here to draw the page with")
-@pytest.mark.parametrize("width", [400, 1280])
-def test_a_browser_draws_it(tmp_path, width):
+def test_a_browser_draws_it(tmp_path):
+    """At the width of a phone; that it draws does not depend on it."""
     (tmp_path / "page.html").write_text(page(CHECKS["unequal"]), encoding="utf-8")
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--window-size={width},1600"]
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=400,1600"]
     places = [f"--user-data-dir={tmp_path / 'profile'}", f"--screenshot={tmp_path / 'shot.png'}"]
     command = [CHROMIUM, *flags, *places, (tmp_path / "page.html").as_uri()]
     done = subprocess.run(command, capture_output=True, timeout=180, check=False)
