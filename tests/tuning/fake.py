@@ -1,6 +1,7 @@
 """A runner with times that it makes up, the same for the same point, and small kernels to tune with it."""
 
 import functools
+import os
 import sys
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -100,8 +101,15 @@ def crashes(task, point):
 
 
 def main():
-    """A session of two kernels in a process of its own. Arguments: FOLDER SEED DELAY TRIALS."""
-    folder, seed, delay, trials = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
-    runner = FakeRunner(delay=delay)
-    tune([work(task(16), task(32))], runner, HOST, folder, trials=trials, strategy="replay", seed=seed)
-    runner.close()
+    """Sessions of two kernels: one in this process, several in a fork each. Arguments: FOLDER SEEDS DELAY TRIALS."""
+    folder, seeds, delay, trials = Path(sys.argv[1]), sys.argv[2].split(","), float(sys.argv[3]), int(sys.argv[4])
+    children = []
+    for seed in map(int, seeds):
+        child = os.fork() if len(seeds) > 1 else 0
+        if not child:
+            runner = FakeRunner(delay=delay)
+            tune([work(task(16), task(32))], runner, HOST, folder, trials=trials, strategy="replay", seed=seed)
+            runner.close()
+            return
+        children.append(child)
+    print([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children])
