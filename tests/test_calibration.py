@@ -27,7 +27,6 @@ def measuring(monkeypatch, tmp_path):
         return replace(MACHINE, load=load[0])
 
     monkeypatch.setattr(calibration, "measured", measured)
-    monkeypatch.setattr(calibration, "read_bandwidth", lambda threads: 0.5e9)
     return asked, load
 
 
@@ -43,42 +42,43 @@ def test_roofs_are_measured_once_for_each_number_of_threads(measuring):
     assert kept[2]["levels"][-1] == {"name": "memory", "holds": None, "bytes_per_s": 1e9}
 
 
-def test_memory_that_is_faster_now_than_what_was_kept_counts_from_then_on(measuring, monkeypatch):
-    asked, _ = measuring
+def test_what_is_faster_now_than_what_was_kept_counts_from_then_on(measuring, monkeypatch):
     calibration.machine(1)
-    rates = iter((0.9e9, 1.5e9, 1.2e9))
-    monkeypatch.setattr(calibration, "read_bandwidth", lambda threads: next(rates))
-    assert calibration.machine(1) == MACHINE, "what was kept a moment ago is not read again"
+    assert calibration.machine(1) == MACHINE
+    assert measuring[0] == [1], "what was kept a moment ago is not measured again"
     (path,) = (files.home() / "machine").glob("*.json")
+    rates = iter([(0.5e9, 3e9, 0.9e9), (2e9, 1e9, 1.5e9), (1e9, 2e9, 1.2e9)])
+
+    def now(threads):
+        flop, near, far = next(rates)
+        return Machine(flop, (Level("L2", 1e6, near), Level("memory", math.inf, far)), load=0.5)
+
+    monkeypatch.setattr(calibration, "measured", now)
 
     def later():
         os.utime(path, (path.stat().st_atime, time.time() - calibration.FRESH - 1))
         found = calibration.machine(1)
         assert calibration.machine(1) == found, "and is fresh then"
-        return found
+        return found.flop_per_s, *(x.bytes_per_s for x in found.levels), found.load
 
-    found = [later() for _ in range(3)]
-    assert [m.levels[-1].bytes_per_s for m in found] == [1e9, 1.5e9, 1.5e9]
-    assert {m.levels[:-1] for m in found} == {MACHINE.levels[:-1]}
-    assert asked == [1]
+    assert [later() for _ in range(3)] == [(1e9, 3e9, 1e9, 0.0), (2e9, 3e9, 1.5e9, 0.0), (2e9, 3e9, 1.5e9, 0.0)]
 
 
-def test_memory_that_can_not_be_read_again_costs_none_of_what_was_kept(measuring, monkeypatch):
-    asked, _ = measuring
+def test_roofs_that_can_not_be_measured_again_cost_none_of_what_was_kept(measuring, monkeypatch):
     calibration.machine(1)
     (path,) = (files.home() / "machine").glob("*.json")
     os.utime(path, (path.stat().st_atime, time.time() - calibration.FRESH - 1))
 
     def late(threads):
-        raise XframeError("the read bandwidth can't be measured: it took too long")
+        raise XframeError("the roofs of this machine can't be measured: it took too long")
 
-    monkeypatch.setattr(calibration, "read_bandwidth", late)
+    monkeypatch.setattr(calibration, "measured", late)
     said = []
     assert calibration.machine(1, said.append) == MACHINE
     assert said == [
-        "the roofs of this machine are those that were kept: the read bandwidth can't be measured: it took too long"
+        "the roofs of this machine are those that were kept: the roofs of this machine can't be measured: it took too"
+        " long"
     ]
-    assert asked == [1]
 
 
 def test_another_machine_or_version_measures_anew(measuring, monkeypatch):

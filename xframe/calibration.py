@@ -38,7 +38,7 @@ AHEAD = 8
 GROWTH = 4
 #: Multiply-adds one after another in each sum, and passes over them: short ones find a moment when nothing else runs.
 DEPTH, REPEATS = 1 << 17, 150
-#: Seconds for which the rate of memory that was kept is taken as it is.
+#: Seconds for which roofs that were kept are taken as they are.
 FRESH = 600
 #: Seconds after which the measuring process is given up.
 LIMIT = 120
@@ -48,8 +48,8 @@ def machine(threads: int, on_progress: Callable[[str], None] | None = None) -> M
     """The roofs of this machine with so many threads: kept ones, else measured now, in under 10 s.
 
     They are kept in ``$XFRAME_HOME/machine``, by processor, CPUs, threads and versions, unless other processes
-    disturbed the measuring. A virtual machine's memory is faster at one time than at another: after :data:`FRESH` what
-    was kept of it is read again, and the faster rate counts from then on; where that fails, what was kept counts.
+    disturbed the measuring. A virtual machine is faster at one time than at another: after :data:`FRESH` all are
+    measured again, and the fastest of each counts from then on; where that fails, what was kept counts.
 
     Parameters
     ----------
@@ -79,14 +79,15 @@ def machine(threads: int, on_progress: Callable[[str], None] | None = None) -> M
 
 
 def _faster(kept: Machine, threads: int, path: Path, facts: dict[str, Any], progress: Callable[[str], None]) -> Machine:
-    """The kept roofs, of which memory may turn out to be faster now."""
-    *nearer, memory = kept.levels
+    """Of the kept roofs, and those that are measured now, the faster ones: nothing makes a roof too high."""
     try:
-        rate = max(memory.bytes_per_s, read_bandwidth(threads))
+        now = measured(threads)
     except XframeError as e:
         progress(f"the roofs of this machine are those that were kept: {e}")
         return kept
-    found = replace(kept, levels=(*nearer, replace(memory, bytes_per_s=rate)))
+    rates = {level.name: level.bytes_per_s for level in now.levels}
+    levels = [replace(x, bytes_per_s=max(x.bytes_per_s, rates.get(x.name, 0.0))) for x in kept.levels]
+    found = Machine(max(kept.flop_per_s, now.flop_per_s), tuple(levels), kept.load)
     files.keep(path, facts, found.to_json())
     return found
 
