@@ -139,6 +139,17 @@ def test_functions_with_and_without_a_signature():
     check(concrete, [x])
 
 
+@pytest.mark.parametrize("signature", [None, [tf.TensorSpec((2, 4), tf.float32)]], ids=["free", "signed"])
+def test_tensors_from_outside_are_constants_of_the_export(signature):
+    """Of a network and of its file: their names in TensorFlow count on from one export to the next."""
+    w, last = tf.constant(np.arange(8, dtype=np.float32).reshape(4, 2)), tf.constant([1, 0])
+    live = Model(tf.function(lambda x: tf.gather(tf.matmul(x, w) + w[0], last, axis=1), input_signature=signature))
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    first, second = check(live, [x]), check(live, [x])
+    assert len(first.graph.input) == 1
+    assert first.graph == second.graph
+
+
 def test_inputs_keep_their_order_and_are_kept_unread():
     function = tf.function(lambda x, y, z: (y - z, z, tf.ones((1, 4))), autograph=False)
     feeds = [np.full((1, 4), i, np.float32) for i in range(3)]

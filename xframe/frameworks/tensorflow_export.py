@@ -95,13 +95,22 @@ def convert(
     finally:
         logger.setLevel(level)
     graph = model.graph
+    captured = _captured(traced, len(signature))
     origin = {f"weight_{i}": name for i, name in enumerate(weights)}
-    _fill(graph, origin, weights)
+    _fill(graph, {**origin, **{name: name for name in captured}}, {**weights, **captured})
     _rename(graph, inputs, origin, outputs)
     used = {node.domain for node in graph.node}
     for opset in [o for o in model.opset_import if o.domain not in used]:
         model.opset_import.remove(opset)
     return model
+
+
+def _captured(traced: Any, given: int) -> dict[str, np.ndarray]:
+    """Tensors from outside that a function with so many inputs uses, by the names of the inputs that tf2onnx makes of
+    them. Variables are none: it makes constants of those itself."""
+    concrete = traced.get_concrete_function()
+    pairs = zip(concrete.inputs[given:], concrete.captured_inputs, strict=True)
+    return {inner.name: value.numpy() for inner, value in pairs if value.dtype != tf.resource}
 
 
 def export(
