@@ -42,7 +42,7 @@ Details = Annotated[bool, typer.Option("--details", help="The parts of every ter
 
 
 #: Rounds, and the seconds of a visit: many and short, as what rounds differ by decides how far the terms are known.
-ROUNDS, VISIT = 6, 0.2
+ROUNDS, VISIT = 5, 0.2
 
 
 def explain(
