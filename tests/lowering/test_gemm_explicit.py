@@ -20,7 +20,7 @@ GPU = Device("cuda", "cuda", "a GPU", "sm_90", 132)
 
 def test_it_is_right(cuda_on_cpu):  # noqa: F811
     grouped = ConvSite(2, 8, (9, 7), 12, (3, 3), (2, 1), (0, 1, 2, 1), (1, 2), 2)
-    check(cuda_on_cpu, "gemm_explicit", [*ALEXNET[1:3], grouped], "reverse", layout="NHWC")
+    check(cuda_on_cpu, "gemm_explicit", [*ALEXNET[1:3], grouped], "reverse", layouts=("NHWC",))
 
 
 def kernels(lowering, site):
