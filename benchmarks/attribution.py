@@ -60,7 +60,7 @@ def _row(m: Measurement, explained: Decomposition | None) -> Row:
     wall = explained.wall.seconds if explained else None
     r["residual_s"] = residual and residual.seconds
     r["residual_low_s"], r["residual_high_s"] = (residual.low, residual.high) if residual else (None, None)
-    r["residual_share"] = residual.seconds / wall if residual and wall else None
+    r["residual_share"] = explained.residual_share if explained and wall else None
     r["unattributed_share"] = explained.unattributed_share if explained else None
     r["perturbation_share"] = explained.perturbation / wall if explained and wall else None
     r["profiler_share"] = explained.cost / wall if explained and wall else None
