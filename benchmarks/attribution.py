@@ -33,8 +33,9 @@ RESIDUAL, UNATTRIBUTED = 0.03, 0.02
 #: ONNX Runtime takes PyTorch's export.
 RUNNERS = (("pytorch", "native"), ("tensorflow", "native"), ("jax", "native"), ("pytorch", "ort"))
 CASES = "alexnet:1,alexnet:16"
-#: Profiled passes of each row, spread over its rounds: many, as a machine may go back and forth between two speeds.
-PASSES = 60
+#: Images that are seen in the profiled passes of a round, and passes at least: many, as a machine may go back and forth
+#: between two speeds within a tenth of a second; a step of many images has both in it.
+IMAGES, PASSES = 10, 3
 
 
 def case_rows(model: str, batch: int, threads: Sequence[int], rounds: int) -> list[Row]:
@@ -45,7 +46,7 @@ def case_rows(model: str, batch: int, threads: Sequence[int], rounds: int) -> li
         runners=tuple(dict.fromkeys(runner for _, runner in RUNNERS)),
         batches=(batch,),
         threads=tuple(threads),
-        budget=replace(budget(rounds), profile=PASSES),
+        budget=replace(budget(rounds), profile=rounds * max(PASSES, IMAGES // batch)),
         pairs=RUNNERS,
     )
     measurements = measured(request)

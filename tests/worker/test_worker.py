@@ -68,7 +68,8 @@ def test_open_run_time_fetch_profile(worker, opened):
     assert np.array_equal(worker.fetch(30)[0], 3 * FEED)
     reply = worker.call("profile", 30, passes=3)
     profiles = wire.profiles_of(reply["profiles"])
-    assert len(profiles) == 3 <= len(reply["plain"])
+    assert len(profiles) == 3
+    assert len(reply["plain"]) >= 2 * 3
     assert profiles[0].kernels[0].site == fakes.SITE
     assert all(s >= fakes.Executable.pause for s in reply["plain"])
 

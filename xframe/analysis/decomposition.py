@@ -1,7 +1,7 @@
 """Where the time of a row goes: its wall time as a sum of signed terms, none of them clipped.
 
 All quantities are those of a typical pass (``xframe.analysis.passes``); T_F(x) is what row F spends on x there, each
-instant shared evenly among the kernels that run in it. With W the interquartile mean of the timed samples, s the
+instant shared evenly among the kernels that run in it. With W the mean over rounds of the timed samples, s the
 convolution sites, k the other kinds of kernels that compute something, and best(x) the least T(x) of any row of the
 same group (model, device, batch, threads)::
 

@@ -4,9 +4,9 @@ A kernel that is tied to a convolution is of it, whatever it does there: so the 
 lowering needs, padding, a change of layout and transforms included. A framework's reorders have no site: they come of
 the layouts that it chose, and are layout.
 
-A typical pass is the interquartile mean of all passes, ranked by their wall time less the profiler's cost. Medians of
-many kernels would not sum to the median of their sums; this mean is as robust, and linear: it is the same weighted sum
-for a kernel, a gap and the whole, so that what sums in every pass sums in the typical one.
+A typical pass is the mean over rounds of the interquartile mean of a round's passes, ranked by their wall time less the
+profiler's cost. Medians of many kernels would not sum to the median of their sums; this mean is linear: it is the same
+weighted sum for a kernel, a gap and the whole, so that what sums in every pass sums in the typical one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from statistics import median
 
 import numpy as np
@@ -75,14 +75,14 @@ class Row:
         self.title = title(self.case)
         taken = turns(measurement)
         self.turns = len(taken)
-        ranked = sorted(((_ordered(p), i) for i, t in enumerate(taken) for p in t.passes), key=_rank)
-        self.passes = [p for p, _ in ranked]
+        ranked = [sorted(map(_ordered, t.passes), key=_rank) for t in taken]
+        self.passes = list(chain.from_iterable(ranked))
         # Rounds without passes between them still tell how the wall time varies.
         alone = [r for r in measurement.rounds if r]
         self.wall = bootstrap.middles([t.samples for t in taken] if self.turns > 1 else alone)
         beside = [t.plain or measurement.plain for t in taken]
         self.plain = bootstrap.middles(beside) if beside and measurement.plain else None
-        self._weights = bootstrap.middle_weights([i for _, i in ranked], self.turns)
+        self._weights = bootstrap.weights([*map(len, ranked)])
 
     @property
     def forced(self) -> bool:
@@ -179,7 +179,6 @@ def _time(kernel: Kernel) -> tuple:
     return kernel.start, kernel.end, kernel.name, kernel.kind, kernel.site.key if kernel.site else ""
 
 
-def _rank(item: tuple[Profile, int]) -> tuple:
+def _rank(one: Profile) -> tuple:
     """Equal times are told apart by the kernels, so that the order in which passes of a turn came does not matter."""
-    one, turn = item
-    return one.wall - one.cost, one.wall, tuple(map(_time, one.kernels)), turn
+    return one.wall - one.cost, one.wall, tuple(map(_time, one.kernels))

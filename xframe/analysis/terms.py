@@ -101,7 +101,7 @@ class Decomposition:
     title
         The row in words.
     wall
-        Interquartile mean of its timed samples, seconds.
+        The mean over rounds of the interquartile mean of a round's timed samples, seconds.
     unattributed
         Seconds of a profiled pass in kernels of no known kind. They are in the residual.
     perturbation

@@ -36,7 +36,7 @@ from xframe.store import finite
 from xframe.worker.wire import plain
 
 TERMS_CAPTION = (
-    "Each bar is the interquartile mean of a row's samples, to which its parts sum, those below zero to the left; other"
+    "Each bar is the mean over rounds of a row's samples, to which its parts sum, those below zero to the left; other"
     " times on this page are medians. Thin lines are 95 % intervals, each at the end of its part; the triangle below is"
     " the whole."
 )

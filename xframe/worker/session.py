@@ -169,8 +169,8 @@ class Session:
         return {}
 
     def do_profile(self, passes):
-        """Profiled passes, and at least as many steps without a profiler: half of them before, half after."""
-        before = self._plain(passes - passes // 2)
+        """Profiled passes; before them, and after, at least as many steps without a profiler."""
+        before = self._plain(passes)
         collecting = gc.isenabled()
         gc.disable()
         try:
@@ -178,7 +178,7 @@ class Session:
         finally:
             if collecting:
                 gc.enable()
-        return {"profiles": wire.plain(profiles), "plain": before + self._plain(passes // 2)}
+        return {"profiles": wire.plain(profiles), "plain": before + self._plain(passes)}
 
     def _plain(self, count):
         """As warm as timed ones: threads that slept take a few steps until they spin."""
