@@ -6,27 +6,30 @@ import math
 import numpy as np
 import pytest
 
-from xframe.analysis.bootstrap import RESAMPLES, interval, middles, weights
+from xframe.analysis.bootstrap import RESAMPLES, interval, middle, middles, of_rounds
+
+
+def typical(rounds):
+    return of_rounds(np.zeros(len(rounds))) @ middles(rounds)
 
 
 def test_the_estimate_comes_first_and_the_order_of_samples_does_not_matter():
-    found = middles([(3.0, 1.0), (2.0, 10.0, 5.0)])
+    found = typical([(3.0, 1.0), (2.0, 10.0, 5.0)])
     assert found.shape == (1 + RESAMPLES,)
     assert found[0] == pytest.approx((2 + 5) / 2)
-    assert (found == middles([(1.0, 3.0), (5.0, 2.0, 10.0)])).all()
+    assert (found == typical([(1.0, 3.0), (5.0, 2.0, 10.0)])).all()
 
 
 def test_a_round_counts_as_much_as_another_however_many_samples_it_has():
     """A slow round has fewer in the same time, and a noisy one is timed for longer; each has as many passes."""
-    rounds = [(10.0,) * 90, (20.0,) * 12, (12.0,) * 75]
-    passes = weights([3, 3, 3]) @ np.repeat([10.0, 20.0, 12.0], 3)
-    assert middles(rounds)[0] == pytest.approx(14)
-    assert middles(rounds) == pytest.approx(passes)
+    many, few = (typical([(10.0,) * a, (20.0,) * b, (12.0,) * c]) for a, b, c in ((90, 12, 75), (3, 3, 3)))
+    assert many[0] == pytest.approx(14)
+    assert many == pytest.approx(few)
 
 
 def test_whole_rounds_are_drawn_and_what_they_are_off_by_is_stretched():
     """Of two rounds a resample has one twice, the other twice, or both."""
-    found = middles([(1.0, 2.0, 3.0, 4.0), (2.0, 4.0, 6.0, 8.0)])
+    found = typical([(1.0, 2.0, 3.0, 4.0), (2.0, 4.0, 6.0, 8.0)])
     stretch = math.sqrt(2) * 12.706 / 1.96  # Student's, of one degree of freedom
     assert found[0] == pytest.approx((2.5 + 5.0) / 2)
     offs = sorted({round(x, 6) for x in (found[1:] - found[0]) / stretch})
@@ -34,18 +37,15 @@ def test_whole_rounds_are_drawn_and_what_they_are_off_by_is_stretched():
 
 
 def test_one_round_tells_nothing_of_how_rounds_differ():
-    found = middles([(1.0, 2.0, 9.0)])
+    found = typical([(1.0, 2.0, 9.0)])
     assert found[0] == pytest.approx(2)
     assert interval(found) == (-math.inf, math.inf)
-    three = weights([3])
-    assert three[0].sum() == pytest.approx(1)
-    assert interval(three @ np.ones(3)) == (-math.inf, math.inf)
-    of_more = three @ np.ones(3) - middles([[1.0], [1.0]])
-    assert interval(of_more) == (-math.inf, math.inf)  # nor of what it is part of
+    assert interval(found - typical([[1.0], [1.0]])) == (-math.inf, math.inf)  # nor of what it is part of
+    assert of_rounds(np.zeros(0)).shape == (1 + RESAMPLES, 0)
 
 
 @pytest.mark.parametrize(
-    ("passes", "expected"),
+    ("values", "expected"),
     [
         (1, [1]),
         (2, [1 / 2, 1 / 2]),
@@ -54,27 +54,36 @@ def test_one_round_tells_nothing_of_how_rounds_differ():
         (9, [0, 0, 1 / 6, 2 / 9, 2 / 9, 2 / 9, 1 / 6, 0, 0]),
     ],
 )
-def test_a_typical_pass_is_the_middle_half_of_each_round(passes, expected):
-    assert weights([passes])[0] == pytest.approx(expected)
-    found = weights([passes, 1])
-    assert found.shape == (1 + RESAMPLES, passes + 1)
-    assert found[0] == pytest.approx([*np.array(expected) / 2, 1 / 2])
-    assert found.sum(axis=1) == pytest.approx(1)
-    assert weights([]).shape == (1 + RESAMPLES, 0)
+def test_what_is_typical_of_a_round_is_its_middle_half(values, expected):
+    assert middle(values) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("count", range(3, 12))
-def test_an_outlier_among_the_passes_moves_nothing(count):
-    of = weights([count, count])[0]
-    calm = np.tile(1 + np.arange(count) / 10, 2)
-    assert of @ calm == pytest.approx(of @ np.array([*calm[:-1], 99.0]))
+@pytest.mark.parametrize("values", range(3, 12))
+def test_an_outlier_in_a_round_moves_nothing(values):
+    calm = 1 + np.arange(values) / 10
+    assert middles([calm]) == pytest.approx(middles([[*calm[:-1], 99.0]]))
+
+
+def test_rounds_in_which_the_machine_changed_its_speed_in_between_count_less():
+    times, walls = np.array([10.0, 15.0, 10.1, 9.9, 20.0]), np.array([10.02, 15.05, 10.0, 9.95, 12.0])
+    weights = of_rounds(walls - times, 0.2)
+    assert weights.sum(axis=1) == pytest.approx(1)
+    assert weights[0, :4] == pytest.approx(weights[0, 0])  # slow in both is slow
+    assert 0 < weights[0, 4] < 0.05 * weights[0, 0]
+    assert of_rounds(times - walls, 0.2) == pytest.approx(weights)
+    assert of_rounds(7 * (walls - times), 1.4) == pytest.approx(weights)
+
+
+@pytest.mark.parametrize("changes", [[5.0], [1.0, 9.0], [0.0, 0.0, 0.0, 0.0, 0.1]])
+def test_of_few_rounds_none_is_unusual_and_of_those_that_hardly_differ(changes):
+    assert of_rounds(np.array(changes), 0.1)[0] == pytest.approx(1 / len(changes))
 
 
 def test_the_same_rounds_are_drawn_for_all_that_has_as_many():
     """So what drifted in two rows alike cancels in their difference."""
     levels = (1.0, 1.2, 0.9)
     one, other = ([[x * level for x in (0.99, 1.0, 1.01)] for level in levels] for x in (1.0, 1.0))
-    both = middles(one) - middles([[2 + x - 1 for x in r] for r in other])
+    both = typical(one) - typical([[2 + x - 1 for x in r] for r in other])
     assert interval(both) == pytest.approx((-1.0, -1.0))
 
 
@@ -83,28 +92,36 @@ def test_an_interval_leaves_a_fortieth_out_at_each_end_and_holds_the_estimate():
     assert interval(np.array([-3.0, *np.arange(1001.0)])) == (-3.0, 975.0)
 
 
-@pytest.mark.parametrize(
-    ("rounds", "scatter"), [*itertools.product((2, 3, 5), (0.1, 0.01)), (10, 0.1), (10, 0.0), (20, 0.04)]
-)
-def test_intervals_hold_the_truth_about_as_often_as_they_promise(rounds, scatter):
-    """Of a wall time, of kernels in the passes, of what the two leave, and of what another row takes longer, in rounds
-    of which each has a level of its own, and fewer samples where it is slow."""
-    g, cases, held = np.random.default_rng(rounds), 250, np.zeros(4)
+def held(rounds, scatter, jumps, cases):
+    """How often intervals hold the truth: of a wall time, of kernels in the passes, of what the two leave, and of what
+    another row takes longer.
+
+    Rounds have a level each, which scatters, and fewer samples where it is slow; ``jumps``: by how much it scatters
+    between samples and passes.
+    """
+    g, found = np.random.default_rng(rounds), np.zeros(4)
     for _ in range(cases):
-        levels = 1 + scatter * g.standard_normal(rounds)
+        level = 1 + scatter * g.standard_normal(rounds)
+        then = level + jumps * g.standard_normal(rounds)
+        samples, passes = np.where(level > 1, 4, 40), np.full(rounds, max(1, 15 // rounds))
 
-        def about(time, counts, levels=levels):
-            level = np.repeat(levels, counts)
-            return time * level * (1 + 0.01 * g.standard_normal(len(level)))
+        def seen(time, level, counts):
+            noise = 1 + 0.01 * g.standard_normal(counts.sum())
+            return middles(np.split(time * np.repeat(level, counts) * noise, np.cumsum(counts)[:-1]))
 
-        counts = np.where(levels > 1, 4, 40)
-        walls = [middles(np.split(about(time, counts), np.cumsum(counts)[:-1])) for time in (10.0, 9.0)]
-        of = np.full(rounds, max(1, 15 // rounds))
-        whole = np.sort(about(10.0, of).reshape(rounds, -1)).ravel()
-        kernels = weights(of) @ (0.6 * whole * (1 + 0.01 * g.standard_normal(len(whole))))
-        quantities = (walls[0], kernels, walls[0] - weights(of) @ whole, walls[0] - walls[1])
-        held += [
-            low <= truth <= high for (low, high), truth in zip(map(interval, quantities), (10, 6, 0, 1), strict=True)
-        ]
-    assert (held >= 0.88 * cases).all(), held / cases
-    assert held.sum() < 4 * cases
+        times, others, walls = seen(10.0, level, samples), seen(9.0, level, samples), seen(10.0, then, passes)
+        kernels = 0.6 * walls * (1 + 0.01 * g.standard_normal(rounds))
+        weights, of_others = of_rounds(walls - times, 0.1), of_rounds(np.zeros(rounds))
+        quantities = weights @ times, weights @ kernels, weights @ (times - walls), weights @ times - of_others @ others
+        found += [a <= x <= b for (a, b), x in zip(map(interval, quantities), (10, 6, 0, 1), strict=True)]
+    return found / cases
+
+
+@pytest.mark.parametrize(
+    ("rounds", "scatter", "jumps"),
+    [*itertools.product((2, 3, 5), (0.1, 0.01), (0.0, 0.1)), (10, 0.1, 0.0), (10, 0.0, 0.1), (20, 0.04, 0.04)],
+)
+def test_intervals_hold_the_truth_about_as_often_as_they_promise(rounds, scatter, jumps):
+    found = held(rounds, scatter, jumps, 250)
+    assert (found >= 0.88).all(), found
+    assert found.sum() < 4

@@ -342,6 +342,17 @@ def test_a_drift_that_hit_two_rows_alike_cancels_in_their_difference():
     assert slow["residual"].high == pytest.approx(0, abs=1e-9)
 
 
+@pytest.mark.parametrize("bad", range(5))
+def test_a_round_between_whose_steps_and_passes_the_machine_changed_hardly_counts(bad):
+    """What was timed in it says little of where the time of the passes went; a round that was slow throughout does."""
+    slow = (bad + 1) % 5
+    walls = [20.0 if i in (bad, slow) else 10.0 for i in range(5)]
+    passes = [one_pass(20.0 if i == slow else 10.0, (A, 6.0)) for i in range(5)]
+    (found,) = explained(run(measured(passes, wall=walls, plain=tuple(10.0 + 10 * (i == slow) for i in range(5)))))
+    assert abs(found["residual"].seconds) < 0.06 * MS
+    assert found.wall.seconds == pytest.approx(50 / 4 * MS, rel=0.01)
+
+
 def test_of_one_round_no_interval_is_known_and_nothing_is_certain():
     one = measured([one_pass(10.0, (A, 6.0)), one_pass(11.0, (A, 6.5))], wall=[(10.0, 10.1)])
     (found,) = explained(run(one))

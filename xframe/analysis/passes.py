@@ -5,8 +5,9 @@ lowering needs, padding, a change of layout and transforms included. A framework
 the layouts that it chose, and are layout.
 
 A typical pass is the mean over rounds of the interquartile mean of a round's passes, ranked by their wall time less the
-profiler's cost. Medians of many kernels would not sum to the median of their sums; this mean is linear: it is the same
-weighted sum for a kernel, a gap and the whole, so that what sums in every pass sums in the typical one.
+profiler's cost; rounds count as in :mod:`xframe.analysis.bootstrap`. Medians of many kernels would not sum to the
+median of their sums; this mean is linear: it is the same weighted sum for a kernel, a gap and the whole, so that what
+sums in every pass sums in the typical one.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from xframe.results import Measurement
 from xframe.types import ConvSite, Kernel, Profile
 
 CONV = "conv"
+#: Changes from a round's samples to its passes that differ by so small a share of the time are alike.
+SAME = 0.01
 
 
 def place(kernel: Kernel) -> tuple[str, ConvSite | None]:
@@ -77,12 +80,17 @@ class Row:
         self.turns = len(taken)
         ranked = [sorted(map(_ordered, t.passes), key=_rank) for t in taken]
         self.passes = list(chain.from_iterable(ranked))
-        # Rounds without passes between them still tell how the wall time varies.
-        alone = [r for r in measurement.rounds if r]
-        self.wall = bootstrap.middles([t.samples for t in taken] if self.turns > 1 else alone)
+        times = bootstrap.middles([t.samples for t in taken])
+        walls = bootstrap.middles([[p.wall - p.cost for p in of_turn] for of_turn in ranked])
+        weights = bootstrap.of_rounds(walls - times, SAME * float(np.median(times)) if taken else 1.0)
+        within = [w for of_turn in ranked for w in bootstrap.middle(len(of_turn))]
+        self._weights = np.repeat(weights, [*map(len, ranked)], axis=1) * np.array(within)
         beside = [t.plain or measurement.plain for t in taken]
-        self.plain = bootstrap.middles(beside) if beside and measurement.plain else None
-        self._weights = bootstrap.weights([*map(len, ranked)])
+        self.plain = weights @ bootstrap.middles(beside) if beside and measurement.plain else None
+        self.wall = weights @ times
+        if self.turns < 2:  # rounds without passes between them still tell how the wall time varies
+            alone = bootstrap.middles([r for r in measurement.rounds if r])
+            self.wall = bootstrap.of_rounds(np.zeros_like(alone)) @ alone
 
     @property
     def forced(self) -> bool:
