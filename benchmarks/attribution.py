@@ -35,7 +35,7 @@ RUNNERS = (("pytorch", "native"), ("tensorflow", "native"), ("jax", "native"), (
 CASES = "alexnet:1,alexnet:16"
 #: Images that are seen in the profiled passes of a round, and passes at least: many, as a machine may go back and forth
 #: between two speeds within a tenth of a second; a step of many images has both in it.
-IMAGES, PASSES = 10, 3
+IMAGES, PASSES = 10, 6
 
 
 def case_rows(model: str, batch: int, threads: Sequence[int], rounds: int) -> list[Row]:

@@ -229,7 +229,7 @@ def test_what_a_lowering_needs_at_a_site_is_in_what_it_takes_there_everywhere_al
     every = (group.lowerings(A)["winograd"], group.best(A), group.costs["winograd", A])
     assert [x[0] for x in every] == pytest.approx([1.75 * MS] * 3)
     assert explained(made)[0]["algorithm"]["conv1"].seconds == pytest.approx((5 - 1.75) * MS)
-    assert shares.at_sites(padded.profiles)[A] == pytest.approx((1.75 * MS,) * 2)
+    assert shares.spent(padded.profiles, shares.site)[A] == pytest.approx((1.75 * MS,) * 2)
 
 
 def test_a_lowering_is_what_the_executor_takes_and_no_other_backend_of_that_name():

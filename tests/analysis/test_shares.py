@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xframe.analysis.shares import CALL, GAPS, OUTSIDE, OVERHEAD, PROFILER, at_sites, busy, overhead, shares
+from xframe.analysis.shares import CALL, GAPS, OUTSIDE, OVERHEAD, PROFILER, busy, overhead, shares, site, spent
 from xframe.types import HOST, ConvSite, Kernel, Profile, Span
 
 
@@ -115,4 +115,4 @@ def test_a_site_has_the_shares_of_its_kernels_in_each_pass_that_has_any():
         return Profile(20.0, tuple(Kernel("k", float(a), float(b), site) for a, b, site in kernels))
 
     passes = [profile((0, 4, one), (2, 6, None), (7, 8, one)), profile(), profile((1, 3, other), (1, 3, one))]
-    assert at_sites(passes) == {one: (4.0, 1.0), other: (1.0,)}
+    assert spent(passes, site) == {one: (4.0, 1.0), other: (1.0,)}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -16,6 +17,8 @@ PROFILER = "profiler"
 OUTSIDE = "outside"
 #: All parts of the overhead.
 OVERHEAD = (*HOST, CALL, GAPS, PROFILER, OUTSIDE)
+
+Place = TypeVar("Place", bound=Hashable)
 
 
 def shares(kernels: Sequence[Kernel]) -> np.ndarray:
@@ -31,17 +34,23 @@ def shares(kernels: Sequence[Kernel]) -> np.ndarray:
     return before[end] - before[begin]
 
 
-def at_sites(profiles: Sequence[Profile]) -> dict[ConvSite, tuple[float, ...]]:
-    """Seconds of the kernels that are tied to each site, one value a pass in which there are any."""
-    found: dict[ConvSite, list[float]] = {}
+def spent(profiles: Sequence[Profile], on: Callable[[Kernel], Place | None]) -> dict[Place, tuple[float, ...]]:
+    """Seconds of the kernels of each place that ``on`` gives, those of None left out, one value a pass in which there are
+    any."""
+    found: dict[Place, list[float]] = {}
     for one in profiles:
-        spent: dict[ConvSite, float] = {}
+        sums: dict[Place, float] = {}
         for kernel, seconds in zip(one.kernels, shares(one.kernels).tolist(), strict=True):
-            if kernel.site is not None:
-                spent[kernel.site] = spent.get(kernel.site, 0.0) + seconds
-        for site, total in spent.items():
-            found.setdefault(site, []).append(total)
-    return {site: tuple(values) for site, values in found.items()}
+            if (place := on(kernel)) is not None:
+                sums[place] = sums.get(place, 0.0) + seconds
+        for place, total in sums.items():
+            found.setdefault(place, []).append(total)
+    return {place: tuple(values) for place, values in found.items()}
+
+
+def site(kernel: Kernel) -> ConvSite | None:
+    """The convolution that a kernel is tied to."""
+    return kernel.site
 
 
 def busy(kernels: Sequence[Kernel]) -> float:

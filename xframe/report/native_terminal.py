@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from statistics import median
 
 from rich.table import Table
 from rich.text import Text
 
+from xframe.analysis import shares
 from xframe.analysis.labels import words
-from xframe.analysis.shares import shares
 from xframe.results import Measurement
-from xframe.types import KINDS, ConvSite, Outcome
+from xframe.types import KINDS, ConvSite, Kernel, Outcome
 
 #: Kinds of kernels in words, where a table has their sums; convolutions have rows of their own.
 _OTHERS = {kind: kind for kind in KINDS if kind != "conv"} | {"fc": "fully connected", "norm": "normalization"}
@@ -26,7 +26,7 @@ def profiled(rows: Sequence[Measurement]) -> list[Measurement]:
 
 def table(rows: Sequence[Measurement]) -> Table:
     """A column for each of these rows: milliseconds of each convolution, and of the other kinds of kernels."""
-    columns = [_seconds(m) for m in rows]
+    columns = [{k: median(x) for k, x in shares.spent(m.profiles, _place).items()} for m in rows]
     made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     made.add_column("native", overflow="fold")
     for m in rows:
@@ -55,15 +55,6 @@ def used(rows: Sequence[Measurement]) -> Iterator[str]:
         yield f"{m.case.framework}: {found or 'it does not tell by what'}; threads {threads}"
 
 
-def _seconds(m: Measurement) -> Mapping[ConvSite | str, float]:
-    """Medians over the passes, of all kernels of a site together and of each other kind."""
-    passes: list[dict[ConvSite | str, float]] = []
-    for profile in m.profiles:
-        found: dict[ConvSite | str, float] = {}
-        for kernel, seconds in zip(profile.kernels, shares(profile.kernels).tolist(), strict=True):
-            key = kernel.site or kernel.kind
-            if key and key != "conv":
-                found[key] = found.get(key, 0.0) + seconds
-        passes.append(found)
-    keys = dict.fromkeys(key for found in passes for key in found)
-    return {key: statistics.median(found.get(key, 0.0) for found in passes) for key in keys}
+def _place(kernel: Kernel) -> ConvSite | str | None:
+    """Its convolution, or else its kind; None where it is of a convolution that nobody knows."""
+    return kernel.site or (kernel.kind if kernel.kind != "conv" else None) or None

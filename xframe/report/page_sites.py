@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from xframe.analysis import shares
 from xframe.analysis.labels import words
-from xframe.analysis.shares import at_sites
 from xframe.report.page_rows import Group, column
 from xframe.results import LayerWork
 from xframe.types import ConvSite
@@ -65,7 +65,7 @@ class SiteTimes:
             for site, lowering in m.case.plan.lowerings:
                 if lowering != m.case.plan.label:
                     ran.setdefault((site, where), {})[lowering] = None
-            for site, samples in at_sites(m.profiles).items():
+            for site, samples in shares.spent(m.profiles, shares.site).items():
                 if not median(samples) > 0:  # of kernels that end before they begin nothing is known
                     continue
                 columns[where] = None

@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from xframe.analysis import shares
 from xframe.analysis.comparable import apart_from_first
 from xframe.analysis.labels import words
-from xframe.analysis.shares import at_sites
 from xframe.report import native_terminal
 from xframe.results import Measurement, Run
 from xframe.store import row
@@ -178,7 +178,7 @@ def _site_table(rows: Sequence[Measurement]) -> Table | None:
         for site, name in m.case.plan.lowerings:
             if name != m.case.plan.label and (site, column) not in refused:
                 took.setdefault((site, column), {})[name] = None
-        for site, seconds in at_sites(m.profiles).items():
+        for site, seconds in shares.spent(m.profiles, shares.site).items():
             if site in times:
                 columns[column] = None
                 times[site].setdefault(column, []).append(statistics.median(seconds))
