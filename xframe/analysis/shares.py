@@ -35,8 +35,7 @@ def shares(kernels: Sequence[Kernel]) -> np.ndarray:
 
 
 def spent(profiles: Sequence[Profile], on: Callable[[Kernel], Place | None]) -> dict[Place, tuple[float, ...]]:
-    """Seconds of the kernels of each place that ``on`` gives, those of None left out, one value a pass in which there are
-    any."""
+    """Seconds of the kernels of each place that ``on`` gives, if any: one value a pass in which there are some."""
     found: dict[Place, list[float]] = {}
     for one in profiles:
         sums: dict[Place, float] = {}
