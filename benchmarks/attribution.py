@@ -36,6 +36,9 @@ CASES = "alexnet:1,alexnet:16"
 #: Images that are seen in the profiled passes of a round, and passes at least: many, as a machine may go back and forth
 #: between two speeds within a tenth of a second; a step of many images has both in it.
 IMAGES, PASSES = 10, 6
+#: A visit's samples take so long at most: what the machine changes between samples and passes is the noise here, and
+#: goes down with the number of rounds.
+VISIT_SECONDS = 0.4
 
 
 def case_rows(model: str, batch: int, threads: Sequence[int], rounds: int) -> list[Row]:
@@ -46,7 +49,7 @@ def case_rows(model: str, batch: int, threads: Sequence[int], rounds: int) -> li
         runners=tuple(dict.fromkeys(runner for _, runner in RUNNERS)),
         batches=(batch,),
         threads=tuple(threads),
-        budget=replace(budget(rounds), profile=rounds * max(PASSES, IMAGES // batch)),
+        budget=replace(budget(rounds), max_seconds=VISIT_SECONDS, profile=rounds * max(PASSES, IMAGES // batch)),
         pairs=RUNNERS,
     )
     measurements = measured(request)
@@ -113,7 +116,7 @@ def lies(case: tuple[str, int], threads: int, runs: int, as_json: bool) -> int:
 
 
 def main() -> int:
-    parser = options(__doc__.splitlines()[0], rounds=20)
+    parser = options(__doc__.splitlines()[0], rounds=60)
     parser.add_argument("--case", default=CASES, metavar="MODEL:BATCH,...")
     parser.add_argument("--lies", type=int, default=0, metavar="N", help="plant lies N times in the first case instead")
     parser.add_argument("--table", action="store_true", help="a table in Markdown")
