@@ -100,6 +100,15 @@ def test_an_interrupt_prints_what_was_finished(xframe, fakes, few, monkeypatch):
     assert err[-1] == "xframe: interrupted; the rows that were finished are above"
 
 
+def test_passes_are_taken_after_each_round(xframe, fakes, few, tmp_path):  # noqa: F811
+    fakes(pytorch="Native")
+    code, _, _ = xframe("explain", *FAST[:4], "--rounds", "3", *FAST[6:], "-o", tmp_path / "o")
+    assert code == 0
+    native = next(m for m in store.load(tmp_path / "o").measurements if m.case.runner == "native")
+    assert (len(native.rounds), len(native.profiles)) == (3, 6)
+    assert [told[1] for told in native.environment["profiled"]] == [2, 2, 2]
+
+
 def test_help_names_the_flags(capsys):
     cli.main(["explain", "--help"])
     text = capsys.readouterr().out

@@ -28,7 +28,7 @@ Backends = Annotated[
         " are measured anyway.",
     ),
 ]
-Passes = Annotated[int, typer.Option(help="Profiled passes of each row.")]
+Passes = Annotated[int, typer.Option(help="Profiled passes after each visit.")]
 Ifs = Annotated[
     list[str] | None,
     typer.Option(
@@ -41,8 +41,9 @@ Ifs = Annotated[
 Details = Annotated[bool, typer.Option("--details", help="The parts of every term too.")]
 
 
-#: Rounds, and the seconds of a visit: many and short, as what rounds differ by decides how far the terms are known.
-ROUNDS, VISIT = 5, 0.2
+#: Rounds, the seconds of a visit, and passes after it: many and short, as what rounds differ by decides how far the
+#: terms are known.
+ROUNDS, VISIT, PASSES = 5, 0.2, 3
 
 
 def explain(
@@ -58,7 +59,7 @@ def explain(
     threads: options.Threads = None,
     seed: options.Seed = 0,
     rounds: options.Rounds = ROUNDS,
-    passes: Passes = 15,
+    passes: Passes = PASSES,
     fresh: timing.Fresh = False,
     time_limit: options.TimeLimit = None,
     details: Details = False,
@@ -86,7 +87,12 @@ def explain(
         batches=options.numbers("batch", batch),
         threads=options.numbers("threads", threads),
         seed=seed,
-        budget=replace(timing.budget(rounds, time_limit, fresh), profile=passes, min_seconds=0.1, max_seconds=VISIT),
+        budget=replace(
+            timing.budget(rounds, time_limit, fresh),
+            profile=rounds * passes,
+            min_seconds=0.1,
+            max_seconds=VISIT,
+        ),
     )
     explaining.completed(request)
     return timing.carry_out(
