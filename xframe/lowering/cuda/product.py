@@ -1,8 +1,11 @@
 """The schedule of a product on a GPU: a block of threads computes a tile of it, each thread a part of that tile.
 
 Chunks of the reduction pass through shared memory, of which there are two: while one is multiplied, the next comes from
-memory into registers. Neighbouring threads have neighbouring columns, four each, so that they read weights and write
-results side by side; the threads of a warp read the same rows.
+memory into registers. Neighbouring threads have neighbouring columns, and the threads of a warp few rows; what they
+read at once lies side by side in shared memory.
+
+A thread of a large tile has 8 x 8 sums: of 4 values that it reads at once, 16 multiply-adds; of 8 x 4 sums, 10.7. A
+warp may have its threads read 4 values each in the time of 16 multiply-adds, or of 4 where all read the same.
 """
 
 import math
@@ -10,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from tvm import s_tir
 
-from xframe.lowering.cuda.target import BLOCK, Gpu
+from xframe.lowering.cuda.target import BLOCK, LANES, Gpu
 from xframe.lowering.knobs import Knobs, divisors
 from xframe.lowering.stage import REDUCTION, Tile, pad_to
 
@@ -37,10 +40,10 @@ def scheduled(
     """The schedule of the reduction block ``product`` and of ``epilogue``, its consumer, for a block's ``tile``.
 
     ``row``, ``column`` and ``unroll`` are positions of loops as in :func:`xframe.lowering.stage.tile_product`. ``left``
-    is one of :data:`MATRIX`, :data:`COMPUTED` (by the block ``column``) and :data:`REINDEXED`; along the last loop of
-    its reduction, ``contiguous`` values of it lie side by side at multiples of as many. ``alone``: the
-    matrix is made by the block ``column``, for which so many values lie side by side where it reads. ``after``
-    schedules what else is in the function.
+    is one of :data:`MATRIX`, :data:`COMPUTED` (by the block ``column``) and :data:`REINDEXED`; a matrix has its rows
+    first. Along the last loop of its reduction, ``contiguous`` values of it lie side by side at multiples of as many.
+    ``alone``: the matrix is made by the block ``column``, for which so many values lie side by side where it reads.
+    ``after`` schedules what else is in the function.
 
     Knobs: ``row_threads`` and ``column_threads`` of a block, ``depth``, the steps of the reduction that are in shared
     memory at a time, and ``buffers``, how many chunks of them.
@@ -74,6 +77,9 @@ def scheduled(
         column_tile, columns = sch.split(loops[column], [None, tile.columns])
         y, x, depth = _by_hand(extent, step, tile, parts, gpu)
         threads = [knobs("row_threads", *y), knobs("column_threads", *x)]
+        columns_apart(sch, weights, tile.columns // VECTOR // knobs.decided["column_threads"])
+        if parts == 1:
+            rows_apart(sch, operand, row if left == REINDEXED else 0, tile.rows // knobs.decided["row_threads"], step)
         y, rows = sch.split(rows, [threads[0], None])
         x, columns = sch.split(columns, [threads[1], None])
         wide, lane = sch.split(columns, [None, VECTOR])
@@ -120,6 +126,30 @@ def fetch(sch: s_tir.Schedule, copy, loop, threads: Sequence, vector: int, apart
     for thread, axis in zip(reversed(along), "xyz", strict=False):
         sch.bind(thread, f"threadIdx.{axis}")
     sch.vectorize(lane)
+
+
+def columns_apart(sch: s_tir.Schedule, weights, vectors: int) -> None:
+    """Lay out ``weights`` in shared memory, of whose columns a thread has so many neighbouring ``vectors``, so that
+    those that the threads of a warp read at once are neighbours. Were a thread's, the others' would lie in the same
+    banks."""
+    if vectors > 1:
+        sch.transform_layout(
+            weights,
+            ("write", 0),
+            lambda *i: (*i[:-1], i[-1] // VECTOR % vectors, i[-1] // VECTOR // vectors, i[-1] % VECTOR),
+        )
+
+
+def rows_apart(sch: s_tir.Schedule, operand, axis: int, rows: int, step: int) -> None:
+    """The same for ``operand``, whose ``axis`` is its rows, of which a thread has so many, and reads ``step`` values of
+    one at once, along the last axis. Writing goes along that: where the next values go is an odd number of steps away,
+    thus in other banks."""
+    sch.transform_layout(
+        operand,
+        ("write", 0),
+        lambda *i: (*i[:axis], i[axis] % rows, *i[axis + 1 : -1], i[-1] // step, i[axis] // rows, i[-1] % step),
+    )
+    sch.storage_align(operand, 0, -3, 2 * step, step)
 
 
 def unrolled(sch: s_tir.Schedule, block, loop, vector: int) -> None:
@@ -176,7 +206,7 @@ def _by_hand(extent: int, step: int, tile: Tile, parts: int, gpu: Gpu) -> list[t
     """Candidates, and the one by hand, of ``row_threads``, ``column_threads`` and ``depth``.
 
     No candidate, the others being by hand, has a thread hold more than there are registers. By hand, a block has enough
-    threads, but each has rows enough to read little.
+    threads, but each has rows enough to read little, and two vectors of columns if that leaves a thread for each lane.
     """
 
     def fits(y: int, x: int, depth: int) -> bool:
@@ -184,11 +214,13 @@ def _by_hand(extent: int, step: int, tile: Tile, parts: int, gpu: Gpu) -> list[t
 
     across = max(1, tile.columns // VECTOR)
     depths, depth = _depths(extent, step, tile, parts, gpu)
-    possible = [n for n in divisors(tile.rows) if tile.rows // n <= 16 and fits(n, across, depth)]
-    wanted = min(BLOCK // across, tile.rows // 8)
+    few, eighths = across // 2, tile.rows // 8
+    x = few if parts == 1 and few * eighths >= LANES and fits(eighths, few, depth) else across
+    possible = [n for n in divisors(tile.rows) if tile.rows // n <= 16 and fits(n, x, depth)]
+    wanted = min(BLOCK // x, eighths)
     y = max([n for n in possible if n <= wanted] or possible[:1])
-    columns = [n for n in (across // 2, across) if n and fits(y, n, depth)]
-    return [(possible, y), (columns, across), ([d for d in depths if fits(y, across, d)], depth)]
+    columns = [n for n in (few, across) if n and fits(y, n, depth)]
+    return [(possible, y), (columns, x), ([d for d in depths if fits(y, x, d)], depth)]
 
 
 def _depths(extent: int, step: int, tile: Tile, parts: int, gpu: Gpu) -> tuple[list[int], int]:
