@@ -21,6 +21,8 @@ from xframe.lowering.stage import REDUCTION, Tile, pad_to
 VECTOR = 4
 #: Steps of the reduction that are in shared memory at a time, by hand and at most.
 DEPTH, DEEPEST = 16, 32
+#: Rows of a thread, at most.
+MOST_ROWS = 16
 #: Where the left operand comes from: it is there, as a matrix; or it is made in shared memory, by a block of its own or
 #: out of what the product reads.
 MATRIX, COMPUTED, REINDEXED = "matrix", "computed", "reindexed"
@@ -216,7 +218,7 @@ def _by_hand(extent: int, step: int, tile: Tile, parts: int, gpu: Gpu) -> list[t
     depths, depth = _depths(extent, step, tile, parts, gpu)
     few, eighths = across // 2, tile.rows // 8
     x = few if parts == 1 and few * eighths >= LANES and fits(eighths, few, depth) else across
-    possible = [n for n in divisors(tile.rows) if tile.rows // n <= 16 and fits(n, x, depth)]
+    possible = [n for n in divisors(tile.rows) if tile.rows // n <= MOST_ROWS and fits(n, x, depth)]
     wanted = min(BLOCK // x, eighths)
     y = max([n for n in possible if n <= wanted] or possible[:1])
     columns = [n for n in (few, across) if n and fits(y, n, depth)]
@@ -224,7 +226,11 @@ def _by_hand(extent: int, step: int, tile: Tile, parts: int, gpu: Gpu) -> list[t
 
 
 def _depths(extent: int, step: int, tile: Tile, parts: int, gpu: Gpu) -> tuple[list[int], int]:
-    """Divisors of the reduction's last loop, so that no chunk is cut: most are 8 or 16, 11 in a row of 11 x 3 taps."""
-    bytes_a_step = 2 * 4 * parts * (tile.rows + tile.columns)
+    """Divisors of the reduction's last loop, so that no chunk is cut: most are 8 or 16, 11 in a row of 11 x 3 taps.
+
+    Two chunks fit shared memory; laid out by :func:`rows_apart`, with a thread's rows more than there are.
+    """
+    rows = tile.rows + (MOST_ROWS if parts == 1 else 0)
+    bytes_a_step = 2 * 4 * parts * (rows + tile.columns)
     possible = [d for d in divisors(extent) if d % step == 0 and d <= DEEPEST and d * bytes_a_step <= gpu.shared]
     return possible, max([d for d in possible if d <= DEPTH] or possible[:1])
