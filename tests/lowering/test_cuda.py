@@ -19,7 +19,8 @@ from xframe.errors import UsageError
 from xframe.lowering import pipeline
 from xframe.lowering.cuda.target import Gpu
 from xframe.lowering.dense import dense_stages
-from xframe.lowering.stage import Epilogue
+from xframe.lowering.pointwise import pointwise_stage
+from xframe.lowering.stage import Epilogue, Tile
 from xframe.lowering.variants import choose
 from xframe.types import ERROR_BUDGET, ConvSite
 
@@ -58,6 +59,16 @@ REAL = [
     square(3, 5, 4, 5, 7, pad=3, groups=5),
     ConvSite(1, 6, (9, 9), 12, (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 6),
     ConvSite(1, 6, (12, 12), 24, (5, 5), (1, 1), (4, 3, 1, 0), (2, 2)),
+]
+#: With loops of one step: one input channel, one pixel, one output channel, and all of them.
+LONE = [
+    square(1, 1, 9, 16, 3, pad=1),
+    square(1, 1, 9, 16, 1),
+    square(1, 8, 3, 16, 3),
+    square(1, 8, 1, 16, 1),
+    square(1, 8, 9, 1, 3, pad=1),
+    square(1, 1, 3, 1, 3),
+    square(1, 1, 1, 1, 1),
 ]
 
 
@@ -107,6 +118,22 @@ def test_sites_of_real_networks(cuda_on_cpu, lowering):  # noqa: F811
     check(cuda_on_cpu, lowering, REAL, layouts=("NCHW", "NHWC"))
 
 
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_loops_of_one_step(cuda_on_cpu, lowering):  # noqa: F811
+    check(cuda_on_cpu, lowering, LONE)
+
+
+@pytest.mark.parametrize("tile", [(128, 128), (64, 128), (128, 64)], ids=str)
+def test_large_tiles(cuda_on_cpu, tile):  # noqa: F811
+    """Such as networks have at many images: whole and partly filled."""
+    g, site = np.random.default_rng(0), ConvSite(1, 24, (13, 11), 140, (1, 1))
+    x, w = g.standard_normal((143, 24), np.float32), g.standard_normal((140, 24, 1, 1), np.float32)
+    b = g.standard_normal(140, dtype=np.float32)
+    stage = pointwise_stage(site, w, Epilogue(b, None), AMPERE, Tile(*tile, 1))
+    (y,) = cuda_on_cpu.run(on_cuda.kernel(stage), [x, *stage.constants])
+    np.testing.assert_allclose(y, x.astype(float) @ w[:, :, 0, 0].T + b, rtol=1e-4, atol=1e-4)
+
+
 def product(lowering, site):
     """The stage of a site that has a template."""
     _, w, b = conv_data(site, 0)
@@ -141,10 +168,10 @@ def test_barriers_matter(cuda_on_cpu, lowering):  # noqa: F811
     assert [v.mutant.what for v in found if v.survived] == []
 
 
-@pytest.mark.parametrize("rows", [1, 3, 40])
-def test_fully_connected(cuda_on_cpu, rows):  # noqa: F811
+@pytest.mark.parametrize(("rows", "inputs"), [(1, 390), (3, 390), (40, 390), (3, 60), (1, 60), (3, 1), (1, 1)])
+def test_fully_connected(cuda_on_cpu, rows, inputs):  # noqa: F811
     g = np.random.default_rng(rows)
-    x, w = (g.standard_normal(s, dtype=np.float32) for s in ((rows, 390), (390, 77)))
+    x, w = (g.standard_normal(s, dtype=np.float32) for s in ((rows, inputs), (inputs, 77)))
     b = g.standard_normal(77, dtype=np.float32)
     (stage,) = dense_stages(rows, w, b, math.inf, AMPERE)
     (y,) = cuda_on_cpu.run(on_cuda.kernel(stage), [x, *stage.constants])

@@ -42,10 +42,10 @@ def scheduled(
     """The schedule of the reduction block ``product`` and of ``epilogue``, its consumer, for a block's ``tile``.
 
     ``row``, ``column`` and ``unroll`` are positions of loops as in :func:`xframe.lowering.stage.tile_product`. ``left``
-    is one of :data:`MATRIX`, :data:`COMPUTED` (by the block ``column``) and :data:`REINDEXED`; a matrix has its rows
-    first. Along the last loop of its reduction, ``contiguous`` values of it lie side by side at multiples of as many.
-    ``alone``: the matrix is made by the block ``column``, for which so many values lie side by side where it reads.
-    ``after`` schedules what else is in the function.
+    is one of :data:`MATRIX`, :data:`COMPUTED` (by the block ``column``) and :data:`REINDEXED`; along the last loop of
+    its reduction, ``contiguous`` values of it lie side by side at multiples of as many. ``alone``: the
+    matrix is made by the block ``column``, for which so many values lie side by side where it reads. ``after``
+    schedules what else is in the function.
 
     Knobs: ``row_threads`` and ``column_threads`` of a block, ``depth``, the steps of the reduction that are in shared
     memory at a time, and ``buffers``, how many chunks of them.
@@ -65,6 +65,7 @@ def scheduled(
             sch.set_scope(operand, 0, "shared")
         weights = sch.cache_read(product, 1, "shared")
         near = sch.cache_read(product, 0, "local")
+        axis = _axis(sch.get(product), row)
 
         loops = sch.get_loops(product)
         kinds = [int(v.iter_type) for v in sch.get(product).iter_vars]
@@ -81,7 +82,7 @@ def scheduled(
         threads = [knobs("row_threads", *y), knobs("column_threads", *x)]
         columns_apart(sch, weights, tile.columns // VECTOR // knobs.decided["column_threads"])
         if parts == 1:
-            rows_apart(sch, operand, row if left == REINDEXED else 0, tile.rows // knobs.decided["row_threads"], step)
+            rows_apart(sch, operand, axis, tile.rows // knobs.decided["row_threads"], step)
         y, rows = sch.split(rows, [threads[0], None])
         x, columns = sch.split(columns, [threads[1], None])
         wide, lane = sch.split(columns, [None, VECTOR])
@@ -145,13 +146,22 @@ def columns_apart(sch: s_tir.Schedule, weights, vectors: int) -> None:
 def rows_apart(sch: s_tir.Schedule, operand, axis: int, rows: int, step: int) -> None:
     """The same for ``operand``, whose ``axis`` is its rows, of which a thread has so many, and reads ``step`` values of
     one at once, along the last axis. Writing goes along that: where the next values go is an odd number of steps away,
-    thus in other banks."""
+    thus in other banks. Without such an ``axis`` (-1) there is one row, or one value of each: they are neighbours."""
+    if axis == -1:
+        return
     sch.transform_layout(
         operand,
         ("write", 0),
         lambda *i: (*i[:axis], i[axis] % rows, *i[axis + 1 : -1], i[-1] // step, i[axis] // rows, i[-1] % step),
     )
     sch.storage_align(operand, 0, -3, 2 * step, step)
+
+
+def _axis(product, row: int) -> int:
+    """Where the loop ``row`` is among the axes of the left operand of the block ``product``; -1 if it is the last, or
+    nowhere: an operand that is read in another order has no axis for a loop of one step."""
+    *axes, _ = [x.min for x in product.reads[0].region]
+    return next((i for i, x in enumerate(axes) if x.same_as(product.iter_vars[row].var)), -1)
 
 
 def unrolled(sch: s_tir.Schedule, block, loop, vector: int) -> None:
