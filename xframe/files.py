@@ -60,6 +60,24 @@ def atomic(path: Path) -> Iterator[Path]:
             part.unlink(missing_ok=True)
 
 
+def check_writable(folder: Path) -> None:
+    """Before the long work: make ``folder`` and write to a file in it that no other process sees, and nobody finds.
+
+    Raises
+    ------
+    XframeError
+        The folder can't be made or written, or the disk is full.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(b"\0" * 4096)
+    except OSError as e:
+        raise XframeError(
+            f"can't write to the folder {folder}: {e.strerror or e}; choose another folder or free some space"
+        ) from e
+
+
 def place(folder: str, facts: Mapping[str, Any]) -> Path:
     """Where what depends on ``facts``, which are JSON, is kept: a file in a folder of :func:`home`."""
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from xframe import files
 from xframe.cli import console, options
 from xframe.errors import UsageError
 from xframe.prebuilt.distributions import HERE, PIECE
@@ -42,7 +43,7 @@ def build(
     batches = options.numbers("batch", batch) or (1,)
     if min(batches) < 1:
         raise UsageError(f"--batch {min(batches)} makes no sense: it must be at least 1")
-    console.check_writable(output)
+    files.check_writable(output)
     progress = console.Progress()
     try:
         entries = building.build(model, name, batches, labels, target, output, fallback, sites=sites, progress=progress)
@@ -101,7 +102,7 @@ def gpu_check(
         )
     if pack is not None:
         return _pack(pack, prebuilt, python, piece, options.names("without", without) or ())
-    console.check_writable(output)
+    files.check_writable(output)
     batches = options.numbers("batch", batch) or (1,)
     if min(batches) < 1:
         raise UsageError(f"--batch {min(batches)} makes no sense: it must be at least 1")

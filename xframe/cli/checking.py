@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from xframe import files
 from xframe.cli import console, options
 from xframe.errors import UsageError, XframeError
 
@@ -110,7 +111,7 @@ def check(
     try:
         for folder in (reduce, None if html is None else html.parent):
             if folder is not None:
-                console.check_writable(folder)
+                files.check_writable(folder)
         return _carry_out(subjects, inputs, keywords, html, json)
     except UsageError:
         raise
@@ -131,7 +132,6 @@ def _carry_out(subjects: dict[str, Path | str], inputs: Path | None, keywords: d
         _show(result, json)
     finally:  # a reader that went away costs nobody the page
         if html is not None:
-            from xframe import files
             from xframe.report.check_page import page
 
             with files.atomic(html) as part:

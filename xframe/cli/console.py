@@ -1,4 +1,4 @@
-"""What commands write to a terminal, a pipe or a folder."""
+"""What commands write to a terminal or a pipe."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from xframe.errors import XframeError
 
@@ -30,19 +29,6 @@ class Progress:
     def clear(self) -> None:
         if sys.stderr.isatty():
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-
-
-def check_writable(folder: Path) -> None:
-    """Before the long work. Raises XframeError when nothing can be written to ``folder``."""
-    from xframe import files
-
-    probe = folder / ".xframe-write-test"
-    try:
-        with files.atomic(probe):
-            pass
-    except XframeError as e:
-        raise XframeError(str(e).replace(str(probe), f"to the folder {folder}")) from e
-    probe.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from xframe import files
 from xframe.cli import console, options
 from xframe.errors import UsageError, XframeError
 from xframe.types import Artifact
@@ -35,7 +36,7 @@ def export(
     ] = Path("."),
 ) -> int:
     """Write a model as each framework exports it to ONNX, or convert one that is in a framework's own files."""
-    from xframe import environment, exports, files, registry, zoo
+    from xframe import environment, exports, registry, zoo
 
     if source is not None:
         if framework is not None:
@@ -48,7 +49,7 @@ def export(
     if min(batches) < 1:
         raise UsageError(f"--batch {min(batches)} makes no sense: it must be at least 1")
     spec = zoo.spec(model)
-    console.check_writable(output)
+    files.check_writable(output)
     weights = zoo.weights_file(spec)
     failed = False
     for name in names:
@@ -80,7 +81,7 @@ def _convert(framework: str, given: list[Path], batches: tuple[int, ...], output
     if len(batches) > 1 or min(batches, default=1) < 1:
         raise UsageError("--from makes one file: give it one --batch of at least 1, or none for that of the files")
     path = output if output.suffix == ".onnx" else output / f"{given[0].stem}.onnx"
-    console.check_writable(path.parent)
+    files.check_writable(path.parent)
     progress, began = console.Progress(), time.perf_counter()
     progress(f"{name}: converting {', '.join(map(str, given))}")
     try:

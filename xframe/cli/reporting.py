@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from xframe import files
 from xframe.cli import console
 from xframe.errors import UsageError
 
@@ -35,7 +36,7 @@ def report(result: Result, output: File = None, format: Format = None) -> int:
     if output is not None and output.resolve() in (result.resolve(), (result / "run.json").resolve()):
         raise UsageError(f"-o {output} is the result itself, which would be lost: give another name")
     if output is not None:
-        console.check_writable(output.parent)
+        files.check_writable(output.parent)
     texts = _texts(result, chosen)
     if output is None:
         with console.quiet_pipe():
@@ -43,7 +44,6 @@ def report(result: Result, output: File = None, format: Format = None) -> int:
         if others := [name for name in texts if name]:
             print(f"without the {' and '.join(others)}, which -o FILE writes to a file beside it", file=sys.stderr)
         return 0
-    from xframe import files
 
     for addition, text in texts.items():
         path = output.with_name(f"{output.stem}-{addition}{output.suffix}") if addition else output
@@ -72,7 +72,7 @@ def _format(output: Path | None, name: str | None) -> str:
 
 def _texts(result: Path, chosen: str) -> dict[str, str]:
     """What to write, by what is added to the name of the file: nothing for the first."""
-    from xframe import files, store
+    from xframe import store
     from xframe.analysis.decomposition import explained
 
     path = result / "run.json" if result.is_dir() else result

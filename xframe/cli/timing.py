@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from xframe import files
 from xframe.cli import console, options
 from xframe.errors import UsageError
 from xframe.results import Measurement, Run
@@ -187,7 +188,7 @@ def carry_out(
     from xframe.comparison import Interrupted
 
     if output is not None:
-        console.check_writable(output)
+        files.check_writable(output)
     progress = console.Progress()
     try:
         result = measure(progress)

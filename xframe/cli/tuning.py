@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from xframe import files
 from xframe.cli import console, options
 from xframe.errors import Unavailable, Unsupported, UsageError, XframeError
 from xframe.types import gpu_index
@@ -105,7 +106,7 @@ def tune(
     where = output or next(iter(find.roots()), None)
     if where is None:
         raise UsageError("there is no folder schedules/ in this installation: name one with -o, or by XFRAME_SCHEDULES")
-    console.check_writable(where)
+    files.check_writable(where)
     identities = {name: identity(name) for name in devices}  # before the work: a GPU may not be there
     try:
         with without_frameworks():  # TVM would load PyTorch, and kernels are measured alone

@@ -37,14 +37,8 @@ Record = dict[str, Any]
 
 def check_room(folder: Path) -> None:
     """Before the long work: whether ``folder`` can be written and has room. Raises XframeError, in words."""
-    probe = Path(folder) / ".xframe-write-test"
-    try:
-        with files.atomic(probe) as part:
-            part.write_bytes(b"\0" * 4096)
-        probe.unlink()
-        free = shutil.disk_usage(folder).free
-    except XframeError as e:
-        raise XframeError(str(e).replace(str(probe), f"to the folder {folder}")) from e
+    files.check_writable(folder)
+    free = shutil.disk_usage(folder).free
     if free < LEAST_FREE:
         raise XframeError(
             f"{folder} has {free >> 20} MiB free, and tuning wants {LEAST_FREE >> 20} MiB before it begins: free some"
