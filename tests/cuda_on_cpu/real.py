@@ -76,11 +76,12 @@ KINDS: dict[str, Callable[[], list[Stage]]] = {
 
 def kernels(kind: str) -> dict[str, Callable[[], Kernel]]:
     """The kernels of a kind, by kind and role, with inputs of N(0, 1) and their own weights."""
-    return {f"{kind}: {stage.role}": functools.partial(_made, stage) for stage in KINDS[kind]()}
+    return {f"{kind}: {stage.role}": functools.partial(made, stage) for stage in KINDS[kind]()}
 
 
-def _made(stage: Stage) -> Kernel:
-    g, func = np.random.default_rng(0), on_cuda.kernel(stage)
+def made(stage: Stage, chosen: dict[str, int] | None = None) -> Kernel:
+    """The stage's kernel with ``chosen`` knobs, and inputs."""
+    g, func = np.random.default_rng(0), on_cuda.kernel(stage, chosen)
     given = func.params[: len(func.params) - 1 - len(stage.constants)]
     images = [g.standard_normal([int(n) for n in p.shape], dtype=np.float32) for p in given]
     return func, [*images, *stage.constants]

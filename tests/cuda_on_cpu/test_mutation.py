@@ -97,6 +97,24 @@ def test_a_barrier_is_needed_where_another_thread_comes_behind_it():
     assert not trace.ordered(accesses(written, meet, (0, 2, 400, trace.WRITE, 8)), without=9)
 
 
+def test_words_of_one_bank_take_turns():
+    """Threads that read every word, the same word, every other word, and every 32nd; then twice, in two warps."""
+    kind = trace.READ | trace.SHARED
+
+    def warp(step, first=0):
+        return [(0, first + i, 4096 + 4 * step * i, kind, 0) for i in range(32)]
+
+    assert trace.turns(accesses(*warp(1)), trace.READ) == {(1, 1): 1}
+    assert trace.turns(accesses(*warp(0)), trace.READ) == {(1, 1): 1}
+    assert trace.turns(accesses(*warp(2)), trace.READ) == {(2, 1): 1}
+    assert trace.turns(accesses(*warp(32)), trace.READ) == {(32, 1): 1}
+    assert trace.turns(accesses(*warp(2), *warp(2), *warp(1, 32)), trace.READ) == {(2, 1): 2, (1, 1): 1}
+    assert trace.turns(accesses(*warp(4)), trace.READ, width=16) == {(4, 4): 1}
+    assert trace.turns(accesses(*warp(8)), trace.READ, width=16) == {(8, 4): 1}
+    assert trace.turns(accesses(*warp(1)), trace.WRITE) == {}
+    assert trace.turns(accesses((0, 0, 4096, trace.READ, 0)), trace.READ) == {}
+
+
 #: Of real kernels: one with barriers and partly filled blocks, and three without. All of them: ``real.py``.
 CHEAP = ("direct 3x3", "pooling max", "pooling average", "lrn")
 

@@ -1,10 +1,15 @@
 """The list of a launch's accesses to device and shared memory (``native/trace.h``), and what follows from it."""
 
 import ctypes
+from collections import Counter, defaultdict
 
 import numpy as np
 
 READ, WRITE, BARRIER = range(3)
+#: In the kind of an access besides: to shared memory.
+SHARED = 4
+#: Banks of shared memory, the bytes of a word of one, threads of a warp.
+BANKS, WORD, WARP = 32, 4, 32
 #: Of a barrier the address is its line. Values are the first 16 bytes, of a write those after it.
 ACCESS = np.dtype(
     [("address", "u8"), ("value", "u4", 4), ("block", "u4"), ("thread", "u2"), ("bytes", "u1"), ("kind", "u1")]
@@ -34,7 +39,7 @@ def ordered(accesses: np.ndarray, without: int) -> bool:
     for i in range(4):
         some = (accesses["kind"] != BARRIER) & (accesses["bytes"] > 4 * i)
         a = accesses[some]
-        words.append((part[some], a["address"] // 4 + i, a["thread"], a["kind"] == WRITE, a["value"][:, i]))
+        words.append((part[some], a["address"] // 4 + i, a["thread"], a["kind"] & WRITE != 0, a["value"][:, i]))
     part, word, thread, write, value = (np.concatenate(x) for x in zip(*words, strict=True))
     order = np.lexsort((word, part))
     part, word, thread, write, value = (x[order] for x in (part, word, thread, write, value))
@@ -45,3 +50,22 @@ def ordered(accesses: np.ndarray, without: int) -> bool:
 
     written, read = (np.logical_or.reduceat(x, first) for x in (write, ~write))
     return not bool(np.any(vary(thread) & written & (read | vary(value))))
+
+
+def turns(accesses: np.ndarray, kind: int, width: int = WORD) -> Counter[tuple[int, int]]:
+    """How often a warp's access to shared memory, a READ or a WRITE, takes so many turns of the banks, and so many if
+    what is accessed lay side by side.
+
+    A bank gives all threads of a warp that ask for the same word that word, and one word a turn. What threads of a warp
+    do is together if it is their as manieth such access. ``width``: bytes that nvcc accesses at once, where g++ may
+    access parts of them.
+    """
+    seen = accesses[accesses["kind"] == kind | SHARED]
+    before: Counter[tuple[int, int]] = Counter()
+    together = defaultdict(set)
+    fields = (seen[name].tolist() for name in ("address", "block", "thread", "bytes"))
+    for address, block, thread, size in zip(*fields, strict=True):
+        words = range(address // width * (width // WORD), -(-(address + size) // width) * (width // WORD))
+        together[block, thread // WARP, before[block, thread]].update(words)
+        before[block, thread] += 1
+    return Counter((max(Counter(w % BANKS for w in x).values()), -(-len(x) // BANKS)) for x in together.values())

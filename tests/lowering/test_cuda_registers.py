@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+import tvm
 
 from benchmarks import cuda_compile, ptxas
 from tests.cuda_on_cpu import shim
@@ -15,7 +16,7 @@ from xframe import geometry, registry, zoo
 from xframe.lowering.cuda import direct, product
 from xframe.lowering.cuda.target import Gpu
 from xframe.lowering.dense import dense_stages
-from xframe.lowering.pointwise import is_pointwise
+from xframe.lowering.pointwise import is_pointwise, pointwise_stage
 from xframe.lowering.stage import Epilogue, Tile
 from xframe.lowering.variants import choose
 from xframe.types import ERROR_BUDGET
@@ -59,6 +60,18 @@ def test_what_a_thread_of_a_direct_convolution_holds():
     """13 outputs of 4 channels, the 15 x 4 pixels of their row, 4 weights, and one vector of the next row's."""
     assert direct.held(square(1, 192, 13, 384, 3, pad=1), 13, 32, 8, 208) == 52 + 60 + 4 + 4
     assert direct.held(square(1, 3, 224, 64, 11, pad=2, stride=4), 11, 64, 3, 176) == 44 + 11 + 4 + 12
+
+
+@pytest.mark.parametrize("tile", [(64, 64), (128, 64), (64, 128), (128, 128)], ids=str)
+def test_the_deepest_chunks_fit_shared_memory(tile):
+    """As they are laid out there, whatever rows a thread has."""
+    weight, site = np.zeros((128, 96, 1, 1), np.float32), square(1, 96, 16, 128, 1)
+    one = pointwise_stage(site, weight, Epilogue(np.zeros(128, np.float32), np.inf), AMPERE, Tile(*tile, 1))
+    space = one.templated()[1].space
+    for rows, depth in itertools.product(space["row_threads"], space["depth"][-2:]):
+        mod = tvm.IRModule({"main": on_cuda.kernel(one, {"row_threads": rows, "depth": depth})})
+        _, illegal = cuda_compile.generated(lambda mod=mod: shim.compiled(mod, AMPERE.tvm))
+        assert illegal == [], (rows, depth)
 
 
 def test_registers_are_shared_by_the_threads_of_a_block():

@@ -118,3 +118,30 @@ def retraced(folder, *instructions):
         return [json.dumps([number, one]), *lines[1:]]
 
     return relined(folder, RECORDS, change)
+
+
+#: The map of a layout, ``(m, k)`` to ``(k // 4, m, k % 4)``, as TVM writes it into a trace.
+WHOLE = json.dumps(
+    {
+        "root_index": 12,
+        "nodes": [
+            {"type": "None"},
+            {"type": "ir.PrimType", "data": {"span": 0, "dtype": "int32"}},
+            {"type": "ffi.String", "data": "m"},
+            {"type": "ir.Var", "data": {"span": 0, "ty": 1, "name": 2}},
+            {"type": "ffi.String", "data": "k"},
+            {"type": "ir.Var", "data": {"span": 0, "ty": 1, "name": 4}},
+            {"type": "ffi.Array", "data": [3, 5]},
+            {"type": "int", "data": 4},
+            {"type": "ir.IntImm", "data": {"span": 0, "ty": 1, "value": 7}},
+            {"type": "prim.FloorDiv", "data": {"span": 0, "ty": 1, "a": 5, "b": 8}},
+            {"type": "prim.FloorMod", "data": {"span": 0, "ty": 1, "a": 5, "b": 8}},
+            {"type": "ffi.Array", "data": [9, 3, 10]},
+            {
+                "type": "tirx.IndexMap",
+                "data": {"initial_indices": 6, "final_indices": 11, "inverse_index_map": 0},
+            },
+        ],
+        "metadata": {"tvm_version": "0.27.0"},
+    }
+)

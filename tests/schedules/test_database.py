@@ -6,18 +6,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tvm
+from tvm import s_tir
+from tvm.ir import save_json
 from tvm.s_tir import meta_schedule as ms
+from tvm.tirx import IndexMap
 
+from tests.lowering.on_cuda import AMPERE
 from tests.lowering.test_convolutions import conv_network, everywhere
 from tests.schedules.logs import SITE, entry, forged
 from xframe import registry
 from xframe.lowering import pipeline
+from xframe.lowering.stage import Epilogue, replayed
 from xframe.lowering.target import Cpu
 from xframe.lowering.tasks import trace_of, workload_of
 from xframe.schedules import device, find, prune
 from xframe.schedules.log import RECORDS, WORKLOADS, Log, read, write
 from xframe.schedules.record import checked
-from xframe.tuning import auto
+from xframe.tuning import auto, build
 from xframe.types import ConvSite
 
 HOST = Cpu.host(2)
@@ -43,15 +48,13 @@ def recorded(model, lowering):
     """An entry of a kernel as tuning makes it, and its module."""
     task, stage, tile, sch = product(model, lowering)
     module = tvm.IRModule({"main": stage.func.without_attr("global_symbol")})
-    workload = ms.database.Workload(module)
-    arguments = ms.arg_info.ArgInfo.from_prim_func(module["main"])
-    record = ms.database.TuningRecord(sch.trace, workload, [1e-3, 1.1e-3], HOST.tvm, arguments)
+    workload, record = build.lines(stage, sch, HOST)
     one = entry(
         task.name,
         tile=(tile.rows, tile.vectors),
         workload=workload_of(stage.func),
-        workload_line=json.dumps(workload.as_json()),
-        record=json.dumps(record.as_json()),
+        workload_line=workload,
+        record=json.dumps([*json.loads(record)[:1], [1e-3, 1.1e-3], *json.loads(record)[2:]]),
     )
     return one, module, sch
 
@@ -64,6 +67,10 @@ def tuned_log(model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("schedules") / here.device.slug / "net-b1" / "direct"
     write(folder, here)
     return folder, made
+
+
+def same(sch, expected):
+    tvm.ir.assert_structural_equal(sch.mod["main"].without_attr("global_symbol"), expected)
 
 
 #: Sites whose templates differ: few channels, a 1x1, many channels, a large image, groups.
@@ -91,6 +98,38 @@ def test_all_that_tuning_makes_is_let_through(lowering, site):
         checked(json.dumps([json.loads(trace), [1.0], {}, []]), "the record")
 
 
+@pytest.mark.parametrize("site", [replace(s, out_channels=32) for s in SITES], ids=lambda s: s.key)
+@pytest.mark.parametrize("lowering", registry.LOWERINGS)
+def test_so_is_all_of_gpus_and_it_is_the_same_when_it_is_read(lowering, site, tmp_path):
+    """Each variant, with the knobs by hand and with those that lie farthest from them."""
+    found = registry.load(registry.LOWERINGS, lowering)
+    if found.refuses(site, AMPERE):
+        pytest.skip("refused: see test_refusals")
+    weight = np.zeros((site.out_channels, site.in_channels // site.groups, *site.kernel), np.float32)
+    epilogue = Epilogue(np.zeros(site.out_channels, np.float32), np.inf)
+    for variant in found.variants(site):
+        product = next((s for s in found.define(variant, weight, epilogue, "NHWC", AMPERE) if s.schedule), None)
+        if product is None:
+            continue
+        space = product.templated()[1].space
+        module = tvm.IRModule({"main": product.func.without_attr("global_symbol")})
+        folder = tmp_path / workload_of(product.func)
+        folder.mkdir(exist_ok=True)
+        database = ms.database.JSONDatabase(work_dir=str(folder), allow_missing=True)
+        for chosen in ({}, {name: c[0] for name, c in space.items()}, {name: c[-1] for name, c in space.items()}):
+            try:
+                sch, _ = product.templated(chosen)
+            except ValueError:  # each is possible alone
+                continue
+            expected = sch.mod["main"].without_attr("global_symbol")
+            trace, _, *rest = json.loads(build.lines(product, sch, AMPERE)[1])
+            record = checked(json.dumps([trace, [1 / (1 + len(database))], *rest]), "the record")
+            same(replayed(product.func, json.dumps(trace)), expected)
+            kept = ms.database.TuningRecord.from_json(record, database.commit_workload(module))
+            database.commit_tuning_record(kept)
+            same(database.query_schedule(module, AMPERE.tvm, "main"), expected)
+
+
 def test_metaschedule_reads_what_is_written(tuned_log):
     folder, made = tuned_log
     database = ms.database.JSONDatabase(work_dir=str(folder), allow_missing=False)
@@ -99,7 +138,7 @@ def test_metaschedule_reads_what_is_written(tuned_log):
         assert database.has_workload(module)
         found = database.query_schedule(module, HOST.tvm, "main")
         expected = sch.mod["main"].without_attr("global_symbol")
-        tvm.ir.assert_structural_equal(found.mod["main"].without_attr("global_symbol"), expected)
+        same(found, expected)
 
 
 def test_reading_with_metaschedule_changes_no_log(tuned_log):
@@ -150,6 +189,21 @@ def test_what_is_of_another_definition_is_pruned(copied, change, words):
     assert len(read(copied).entries) == len(LOWERINGS)
     assert prune.prune(copied, device.identity()) == [dropped]
     assert set(read(copied).entries) == set(log.entries) - {name}
+
+
+def test_a_layout_of_what_a_kernel_is_called_with_is_pruned(model, copied):
+    """Of its own memory it may change it, of nobody else's."""
+    log = read(copied)
+    one = next(e for e in log.entries.values() if e.lowering == "gemm")
+    sch = s_tir.Schedule(product(model, "gemm")[1].func)
+    axes = len(sch.get(sch.get_sblock("product")).reads[1].region)
+    turned = save_json(IndexMap.from_func(lambda m, *k: (*k, m), ndim=axes, index_dtype="int32"))
+    block = ["GetSBlock", [], ["product", "main"], ["b0"]]
+    instructions = [block, ["TransformLayout", ["b0", turned], [1, 0, None, 0], []]]
+    record = json.dumps([[instructions, []], *json.loads(one.record)[1:]])
+    write(copied, replace(log, entries={**log.entries, one.task: replace(one, record=record)}))
+    (dropped,) = prune.prune(copied, device.identity())
+    assert "it changes the layout of what the kernel is called with" in dropped.reason
 
 
 def test_a_variant_that_is_no_more_is_pruned(copied):

@@ -128,9 +128,15 @@ def test_a_file_that_ends_early_is_noticed(fresh, contents, name):
 
 @pytest.mark.parametrize("value", STRANGE, ids=ascii)
 def test_a_strange_trace_is_refused_or_left_to_the_compiler(fresh, value):
-    """It checks types by itself; what must not get there are other instructions."""
-    for instruction in (value, [value] * 4, ["Annotate", value, value, value], ["Annotate", [], [value], []]):
+    """It checks types by itself; what must not get there are other instructions, and some with such arguments."""
+    checked = ("Annotate", "Tensorize", "TransformLayout")
+    told = [
+        [name, *rest] for name in checked for rest in ([value] * 3, [[], [value], []], [[value] * 2, [value] * 4, []])
+    ]
+    for instruction in (value, [value] * 4, *told):
         assert not ends_well(retraced(fresh(), instruction))
+    few = type(value) is int and abs(value) < 1024
+    assert ends_well(retraced(fresh(), ["StorageAlign", ["b0"], [value] * 4, []])) == few
     assert ends_well(retraced(fresh(), ["GetSBlock", [value], ["product", value], ["b0"]]))
 
 

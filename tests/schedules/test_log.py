@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.schedules.logs import OTHER, SITE, entry, forged, log, record, relined, retraced, saved, task
+from tests.schedules.logs import OTHER, SITE, WHOLE, entry, forged, log, record, relined, retraced, saved, task
 from xframe.errors import XframeError
 from xframe.schedules import log as logs
 from xframe.schedules.log import FILES, META, NEXT, RECORDS, WORKLOADS, LogError, read, write
@@ -199,7 +199,23 @@ BROKEN = {
         traced(["UnsafeSetDType", ["b0"], [0, "float16"], []]),
         "'UnsafeSetDType', which no schedule of xframe has: not replayed",
     ),
-    "an intrinsic": (traced(["Tensorize", ["b0"], ["dot", 1], []]), "the instruction 'Tensorize'"),
+    "an intrinsic": (traced(["Tensorize", ["b0"], ["dot", 1], []]), "the intrinsic 'dot', which no schedule of xframe"),
+    "a layout with gaps": (
+        traced(["TransformLayout", ["b0", WHOLE], [0, 1, "0.0", 0], []]),
+        "a layout with gaps, which no schedule of xframe has",
+    ),
+    "a layout that claims to have none": (
+        traced(["TransformLayout", ["b0", WHOLE], [0, 1, None, 1], []]),
+        "a layout with gaps, which no schedule of xframe has",
+    ),
+    "a layout of its own kind": (
+        traced(["TransformLayout", ["b0", "{}"], [0, 1, None, 0], []]),
+        "a layout in line 1 of database_tuning_record.json is no graph of objects",
+    ),
+    "rows far apart": (
+        traced(["StorageAlign", ["b0"], [0, -2, 1 << 30, 0], []]),
+        "aligns rows by more than 1024 values, which no schedule of xframe has",
+    ),
     "an instruction that is none": (traced(["GetSBlock"]), "an instruction that is none"),
     "very many instructions": (traced(*[["EnterPostproc", [], [], []]] * 6000), "at most 5000 instructions"),
 }  # fmt: skip

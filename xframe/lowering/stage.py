@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import tvm_ffi
 from tvm import s_tir, te, tirx
 
 from xframe.lowering import prefetch
@@ -50,8 +51,7 @@ class Stage:
         if self.trace is None:
             sch, _ = self.templated()
         else:
-            sch = s_tir.Schedule(self.func)
-            s_tir.schedule.Trace.apply_json_to_schedule(json.loads(self.trace), sch)
+            sch = replayed(self.func, self.trace)
         return prefetch.inserted(sch.mod["main"])
 
     def templated(self, chosen: Mapping[str, int] | None = None) -> tuple[s_tir.Schedule, Knobs]:
@@ -65,6 +65,24 @@ class Stage:
         knobs = Knobs(sch, chosen)
         self.schedule(sch, knobs)
         return sch, knobs
+
+
+def replayed(func: tirx.PrimFunc, trace: str) -> s_tir.Schedule:
+    """``func`` under a recorded schedule, JSON.
+
+    Raises
+    ------
+    ValueError
+        The schedule changes the layout of what the function is called with.
+    Exception
+        What TVM raises where it does not apply.
+    """
+    sch = s_tir.Schedule(func)
+    s_tir.schedule.Trace.apply_json_to_schedule(json.loads(trace), sch)
+    now = sch.mod["main"].params
+    if not all(tvm_ffi.structural_equal(a.ty, b.ty) for a, b in zip(now, func.params, strict=True)):
+        raise ValueError("it changes the layout of what the kernel is called with")
+    return sch
 
 
 @dataclass(frozen=True)

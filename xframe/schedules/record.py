@@ -3,12 +3,14 @@
 A trace is a program: replayed, it can do to a kernel whatever a schedule can. Most of that only reorders loops, but an
 annotation can import code of its author's into the kernel (``pragma_import_llvm``), and some instructions change types
 or hide accesses from the checks. So only what templates, for CPUs and GPUs, and MetaSchedule's own space for CPUs are
-made of is let through.
+made of is let through. Of the layout of a buffer only the map is judged here; that it is one of the kernel's own is
+where it is replayed (``xframe.lowering.stage.replayed``).
 """
 
 import json
 from typing import Any
 
+from xframe.schedules import index_map
 from xframe.schedules.untrusted import LogError, parsed
 
 #: What traces are made of: the choices, the lookups, and the transformations that keep the function what it is.
@@ -20,7 +22,7 @@ INSTRUCTIONS = frozenset(
         "CacheRead", "CacheWrite", "SetScope",
         "ComputeAt", "ReverseComputeAt", "ComputeInline", "ReverseComputeInline",
         "DecomposeReduction", "RFactor", "Annotate", "Unannotate", "EnterPostproc",
-        "Bind", "ReIndex",
+        "Bind", "ReIndex", "TransformLayout", "StorageAlign", "Tensorize",
     }
 )  # fmt: skip
 #: Annotations: the marks of products that fetch ahead, how far to unroll, MetaSchedule's notes to itself; and on GPUs
@@ -36,7 +38,11 @@ ANNOTATIONS = frozenset(
         "tirx.manifest_shared_memory_local_stage",
     }
 )  # fmt: skip
+#: How names of intrinsics begin that xframe registers with TVM: no other is let through.
+INTRINSIC = "xframe_"
 MOST_INSTRUCTIONS = 5000
+#: Of StorageAlign: the largest step between rows in memory, in values.
+MOST_ALIGNED = 1024
 _NOT = "which no schedule of xframe has: not replayed"
 
 
@@ -62,10 +68,45 @@ def checked(text: str, where: str) -> list[Any]:
             raise LogError(f"{where} has an instruction that is none")
         if one[0] not in INSTRUCTIONS:
             raise LogError(f"{where} has the instruction {one[0][:40]!a}, {_NOT}")
-        if one[0] == "Annotate" and not (one[2] and isinstance(one[2][0], str) and one[2][0] in ANNOTATIONS):
-            name = f"{one[2][0] if one[2] else ''}"
-            raise LogError(f"{where} has the annotation {name[:40]!a}, {_NOT}")
+        if one[0] in _CHECKS:
+            _CHECKS[one[0]](one, where)
     return data
+
+
+def _check_annotation(instruction: list[Any], where: str) -> None:
+    name = instruction[2][0] if instruction[2] else ""
+    if not isinstance(name, str) or name not in ANNOTATIONS:
+        raise LogError(f"{where} has the annotation {str(name)[:40]!a}, {_NOT}")
+
+
+def _check_intrinsic(instruction: list[Any], where: str) -> None:
+    name = instruction[2][0] if instruction[2] else ""
+    if not isinstance(name, str) or not name.startswith(INTRINSIC):
+        raise LogError(f"{where} has the intrinsic {str(name)[:40]!a}, {_NOT}")
+
+
+def _check_layout(instruction: list[Any], where: str) -> None:
+    """A layout with gaps would have to be filled; of one that claims to have none, TVM believes it."""
+    _, inputs, given, _ = instruction
+    if not isinstance(inputs, list) or len(inputs) != 2:
+        raise LogError(f"{where} has a layout without a map")
+    index_map.check(inputs[1], f"a layout in {where}")
+    if len(given) != 4 or given[2] is not None or given[3] not in (0, False):
+        raise LogError(f"{where} has a layout with gaps, {_NOT}")
+
+
+def _check_alignment(instruction: list[Any], where: str) -> None:
+    if not all(type(n) is int and abs(n) <= MOST_ALIGNED for n in instruction[2]):
+        raise LogError(f"{where} aligns rows by more than {MOST_ALIGNED} values, {_NOT}")
+
+
+#: Of an instruction that does harm with some arguments, what raises LogError on them.
+_CHECKS = {
+    "Annotate": _check_annotation,
+    "Tensorize": _check_intrinsic,
+    "TransformLayout": _check_layout,
+    "StorageAlign": _check_alignment,
+}
 
 
 def trace(record: str) -> str:

@@ -23,9 +23,9 @@ from tvm.s_tir import meta_schedule as ms
 from xframe.errors import Unavailable, UsageError, XframeError
 from xframe.lowering import prefetch, tvm_runtime
 from xframe.lowering.cuda import compiler, threads
-from xframe.lowering.stage import ALTERNATIVES, Stage, Tile
+from xframe.lowering.stage import ALTERNATIVES, Stage, Tile, replayed
 from xframe.lowering.target import Gpu, Target
-from xframe.lowering.tasks import Task, workload_of
+from xframe.lowering.tasks import Task, trace_of, workload_of
 from xframe.tuning.points import Point
 
 #: Names of the two products in a library.
@@ -124,10 +124,7 @@ def build(task: Task, point: Point, cpu: Target, folder: Path) -> Built:
     shared = [o for o in (_by_hand(task, cpu, folder), *around) if o]
     kernel.export_library(str(path), addons=[] if apart else shared)
 
-    module = tvm.IRModule({"main": product.func.without_attr("global_symbol")})
-    workload = ms.database.Workload(module)
-    info = ms.arg_info.ArgInfo.from_prim_func(module["main"])
-    record = ms.database.TuningRecord(sch.trace, workload, None, cpu.tvm, info)
+    workload, record = lines(product, sch, cpu)
     return Built(
         task,
         point,
@@ -135,10 +132,23 @@ def build(task: Task, point: Point, cpu: Target, folder: Path) -> Built:
         _chain(task, cpu, tile, CANDIDATE),
         _chain(task, cpu, tiles(task, cpu)[0], BY_HAND),
         workload_of(product.func),
-        json.dumps(workload.as_json()),
-        json.dumps(record.as_json()),
+        workload,
+        record,
         tuple(shared) if apart else (),
     )
+
+
+def lines(product: Stage, sch: s_tir.Schedule, target: Target) -> tuple[str, str]:
+    """A kernel and a schedule of it as lines of MetaSchedule's tables, JSON, the record without its workload's number
+    and without seconds."""
+    module = tvm.IRModule({"main": product.func.without_attr("global_symbol")})
+    workload = ms.database.Workload(module)
+    info = ms.arg_info.ArgInfo.from_prim_func(module["main"])
+    nothing = s_tir.Schedule(
+        product.func
+    ).trace  # a record's ``as_json`` knows no map of a layout; that of a trace does
+    record = ms.database.TuningRecord(nothing, workload, None, target.tvm, info).as_json()
+    return json.dumps(workload.as_json()), json.dumps([json.loads(trace_of(sch)), *record[1:]])
 
 
 def recorded(built: Built, seconds: tuple[float, ...]) -> str:
@@ -155,10 +165,8 @@ def scheduled(product: Stage, point: Point) -> s_tir.Schedule:
     try:
         if point.trace is None:
             return product.templated(dict(point.knobs))[0]
-        sch = s_tir.Schedule(product.func)
-        s_tir.schedule.Trace.apply_json_to_schedule(json.loads(point.trace), sch)
-        return sch
-    except s_tir.ScheduleError as e:  # it prints the whole function before it says why
+        return replayed(product.func, point.trace)
+    except (s_tir.ScheduleError, ValueError) as e:  # it prints the whole function before it says why
         why = str(e).rpartition("Error message: ")[2].splitlines()[0]
         raise XframeError(f"the schedule does not apply: {why}") from e
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "block.h"
+#include "memory.h"
 
 namespace shim {
 
@@ -18,7 +19,7 @@ void take_value(Access& a) { std::memcpy(a.value, (const void*)a.address, std::m
 
 // What was written is known when the next thing happens.
 void settle_last() {
-  if (!accesses.empty() && accesses.back().kind == WRITE) take_value(accesses.back());
+  if (!accesses.empty() && accesses.back().kind & WRITE) take_value(accesses.back());
 }
 
 }  // namespace
@@ -26,8 +27,10 @@ void settle_last() {
 void trace_access(const void* address, size_t bytes, bool write) {
   settle_last();
   const Dim3 &b = current->block, &g = current->grid_dim;
+  const Region* region = find((const char*)address);
+  const uint8_t kind = (write ? WRITE : READ) | (region && region->name ? SHARED : 0);
   accesses.push_back({(uint64_t)address, {}, b.x + g.x * (b.y + g.y * b.z), (uint16_t)current->index,
-                      (uint8_t)std::min<size_t>(bytes, 255), write ? WRITE : READ});
+                      (uint8_t)std::min<size_t>(bytes, 255), kind});
   if (!write) take_value(accesses.back());
 }
 

@@ -10,9 +10,9 @@ struct Access {
   unsigned char value[16];
   uint32_t block;
   uint16_t thread;
-  uint8_t bytes, kind;  // READ, WRITE or BARRIER
+  uint8_t bytes, kind;  // READ or WRITE, and whether to SHARED memory; or BARRIER
 };
-enum Kind : uint8_t { READ, WRITE, BARRIER };
+enum Kind : uint8_t { READ, WRITE, BARRIER, SHARED = 4 };
 
 extern bool tracing;
 // An access that is about to happen, or a barrier that all threads of a block have reached.

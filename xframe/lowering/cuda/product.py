@@ -1,8 +1,11 @@
 """The schedule of a product on a GPU: a block of threads computes a tile of it, each thread a part of that tile.
 
 Chunks of the reduction pass through shared memory, of which there are two: while one is multiplied, the next comes from
-memory into registers. Neighbouring threads have neighbouring columns, four each, so that they read weights and write
-results side by side; the threads of a warp read the same rows.
+memory into registers. Neighbouring threads have neighbouring columns, and the threads of a warp few rows; what they
+read at once lies side by side in shared memory.
+
+A thread of a large tile has 8 x 8 sums: of 4 values that it reads at once, 16 multiply-adds; of 8 x 4 sums, 10.7. A
+warp may have its threads read 4 values each in the time of 16 multiply-adds, or of 4 where all read the same.
 """
 
 import math
@@ -10,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from tvm import s_tir
 
-from xframe.lowering.cuda.target import BLOCK, Gpu
+from xframe.lowering.cuda.target import BLOCK, LANES, Gpu
 from xframe.lowering.knobs import Knobs, divisors
 from xframe.lowering.stage import REDUCTION, Tile, pad_to
 
@@ -18,6 +21,8 @@ from xframe.lowering.stage import REDUCTION, Tile, pad_to
 VECTOR = 4
 #: Steps of the reduction that are in shared memory at a time, by hand and at most.
 DEPTH, DEEPEST = 16, 32
+#: Rows of a thread, at most.
+MOST_ROWS = 16
 #: Where the left operand comes from: it is there, as a matrix; or it is made in shared memory, by a block of its own or
 #: out of what the product reads.
 MATRIX, COMPUTED, REINDEXED = "matrix", "computed", "reindexed"
@@ -60,6 +65,7 @@ def scheduled(
             sch.set_scope(operand, 0, "shared")
         weights = sch.cache_read(product, 1, "shared")
         near = sch.cache_read(product, 0, "local")
+        axis = _axis(sch.get(product), row)
 
         loops = sch.get_loops(product)
         kinds = [int(v.iter_type) for v in sch.get(product).iter_vars]
@@ -74,6 +80,9 @@ def scheduled(
         column_tile, columns = sch.split(loops[column], [None, tile.columns])
         y, x, depth = _by_hand(extent, step, tile, parts, gpu)
         threads = [knobs("row_threads", *y), knobs("column_threads", *x)]
+        columns_apart(sch, weights, tile.columns // VECTOR // knobs.decided["column_threads"])
+        if parts == 1:
+            rows_apart(sch, operand, axis, tile.rows // knobs.decided["row_threads"], step)
         y, rows = sch.split(rows, [threads[0], None])
         x, columns = sch.split(columns, [threads[1], None])
         wide, lane = sch.split(columns, [None, VECTOR])
@@ -120,6 +129,39 @@ def fetch(sch: s_tir.Schedule, copy, loop, threads: Sequence, vector: int, apart
     for thread, axis in zip(reversed(along), "xyz", strict=False):
         sch.bind(thread, f"threadIdx.{axis}")
     sch.vectorize(lane)
+
+
+def columns_apart(sch: s_tir.Schedule, weights, vectors: int) -> None:
+    """Lay out ``weights`` in shared memory, of whose columns a thread has so many neighbouring ``vectors``, so that
+    those that the threads of a warp read at once are neighbours. Were a thread's, the others' would lie in the same
+    banks."""
+    if vectors > 1:
+        sch.transform_layout(
+            weights,
+            ("write", 0),
+            lambda *i: (*i[:-1], i[-1] // VECTOR % vectors, i[-1] // VECTOR // vectors, i[-1] % VECTOR),
+        )
+
+
+def rows_apart(sch: s_tir.Schedule, operand, axis: int, rows: int, step: int) -> None:
+    """The same for ``operand``, whose ``axis`` is its rows, of which a thread has so many, and reads ``step`` values of
+    one at once, along the last axis. Writing goes along that: where the next values go is an odd number of steps away,
+    thus in other banks. Without such an ``axis`` (-1) there is one row, or one value of each: they are neighbours."""
+    if axis == -1:
+        return
+    sch.transform_layout(
+        operand,
+        ("write", 0),
+        lambda *i: (*i[:axis], i[axis] % rows, *i[axis + 1 : -1], i[-1] // step, i[axis] // rows, i[-1] % step),
+    )
+    sch.storage_align(operand, 0, -3, 2 * step, step)
+
+
+def _axis(product, row: int) -> int:
+    """Where the loop ``row`` is among the axes of the left operand of the block ``product``; -1 if it is the last, or
+    nowhere: an operand that is read in another order has no axis for a loop of one step."""
+    *axes, _ = [x.min for x in product.reads[0].region]
+    return next((i for i, x in enumerate(axes) if x.same_as(product.iter_vars[row].var)), -1)
 
 
 def unrolled(sch: s_tir.Schedule, block, loop, vector: int) -> None:
@@ -176,7 +218,7 @@ def _by_hand(extent: int, step: int, tile: Tile, parts: int, gpu: Gpu) -> list[t
     """Candidates, and the one by hand, of ``row_threads``, ``column_threads`` and ``depth``.
 
     No candidate, the others being by hand, has a thread hold more than there are registers. By hand, a block has enough
-    threads, but each has rows enough to read little.
+    threads, but each has rows enough to read little, and two vectors of columns if that leaves a thread for each lane.
     """
 
     def fits(y: int, x: int, depth: int) -> bool:
@@ -184,15 +226,21 @@ def _by_hand(extent: int, step: int, tile: Tile, parts: int, gpu: Gpu) -> list[t
 
     across = max(1, tile.columns // VECTOR)
     depths, depth = _depths(extent, step, tile, parts, gpu)
-    possible = [n for n in divisors(tile.rows) if tile.rows // n <= 16 and fits(n, across, depth)]
-    wanted = min(BLOCK // across, tile.rows // 8)
+    few, eighths = across // 2, tile.rows // 8
+    x = few if parts == 1 and few * eighths >= LANES and fits(eighths, few, depth) else across
+    possible = [n for n in divisors(tile.rows) if tile.rows // n <= MOST_ROWS and fits(n, x, depth)]
+    wanted = min(BLOCK // x, eighths)
     y = max([n for n in possible if n <= wanted] or possible[:1])
-    columns = [n for n in (across // 2, across) if n and fits(y, n, depth)]
-    return [(possible, y), (columns, across), ([d for d in depths if fits(y, across, d)], depth)]
+    columns = [n for n in (few, across) if n and fits(y, n, depth)]
+    return [(possible, y), (columns, x), ([d for d in depths if fits(y, x, d)], depth)]
 
 
 def _depths(extent: int, step: int, tile: Tile, parts: int, gpu: Gpu) -> tuple[list[int], int]:
-    """Divisors of the reduction's last loop, so that no chunk is cut: most are 8 or 16, 11 in a row of 11 x 3 taps."""
-    bytes_a_step = 2 * 4 * parts * (tile.rows + tile.columns)
+    """Divisors of the reduction's last loop, so that no chunk is cut: most are 8 or 16, 11 in a row of 11 x 3 taps.
+
+    Two chunks fit shared memory; laid out by :func:`rows_apart`, with a thread's rows more than there are.
+    """
+    rows = tile.rows + (MOST_ROWS if parts == 1 else 0)
+    bytes_a_step = 2 * 4 * parts * (rows + tile.columns)
     possible = [d for d in divisors(extent) if d % step == 0 and d <= DEEPEST and d * bytes_a_step <= gpu.shared]
     return possible, max([d for d in possible if d <= DEPTH] or possible[:1])

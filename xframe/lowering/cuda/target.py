@@ -16,6 +16,8 @@ MULTIPROCESSORS = {"sm_75": 40, "sm_80": 108, "sm_86": 82, "sm_89": 128, "sm_90"
 SHARED_CACHE = 40 << 20
 #: Threads of a block that hide each other's latencies without leaving a thread too few registers.
 BLOCK = 256
+#: Of a multiprocessor: multiply-adds of float32 that it begins at a time.
+LANES = 128
 #: Extents of a block's tile of a product, rows and columns.
 TILES = (16, 32, 64, 128)
 #: Registers that a thread can have, and those of them that hold addresses, counters and what is on its way.
@@ -110,7 +112,7 @@ class Gpu:
         def cost(tile):
             r, c = tile
             turns = -(-batch * -(-rows // r) * -(-columns // c) // (2 * self.multiprocessors))
-            idle = max(1, 128 / threads(r, c))
+            idle = max(1, LANES / threads(r, c))
             return turns * (r * c * idle + 16 * (r + c)), r * c, abs(r - c)
 
         largest = 128 * 128 // parts

@@ -45,8 +45,9 @@ def scheduled(gpu: Gpu, tile: Tile, narrow: Narrow, contiguous: int) -> Callable
     def intrinsic(what: str) -> str:
         return f"xframe_{what}_{narrow.name}"
 
+    importlib.import_module("xframe.lowering.cuda.wmma")  # a recorded schedule needs the intrinsics, too
+
     def schedule(sch: s_tir.Schedule, knobs: Knobs) -> None:
-        importlib.import_module("xframe.lowering.cuda.wmma")
         product, last = sch.get_sblock("product"), sch.get_sblock("epilogue")
         column, weights = sch.get_sblock(f"column_{narrow.name}"), sch.get_sblock("weights")
         left, right = sch.get_sblock("left"), sch.get_sblock("right")
@@ -54,15 +55,17 @@ def scheduled(gpu: Gpu, tile: Tile, narrow: Narrow, contiguous: int) -> Callable
         extent = int(sch.get(steps).extent)
 
         high, wide = knobs("row_warps", *_warps(tile.rows)), knobs("column_warps", *_warps(tile.columns))
-        grid_y, y, rows, i = sch.split(rows, [None, high, tile.rows // FRAGMENT // high, FRAGMENT])
-        grid_x, x, columns, j = sch.split(columns, [None, wide, tile.columns // FRAGMENT // wide, FRAGMENT])
-        depth = knobs("depth", *_depths(extent, tile, narrow, gpu))
-        turn, steps, k = sch.split(steps, [None, depth // narrow.depth, narrow.depth])
+        grid_y, rows, i = sch.split(rows, [None, tile.rows // FRAGMENT, FRAGMENT])
+        grid_x, columns, j = sch.split(columns, [None, tile.columns // FRAGMENT, FRAGMENT])
+        y, rows = sch.split(rows, [high, None])
+        x, columns = sch.split(columns, [wide, None])
+        turn, steps = sch.split(steps, [None, knobs("depth", *_depths(extent, tile, narrow, gpu))])
+        steps, k = sch.split(steps, [None, narrow.depth])
         sch.reorder(batch, grid_y, grid_x, y, x, turn, steps, rows, columns, i, j, k)
         sch.bind(sch.fuse(batch, grid_y, grid_x), "blockIdx.x")
         warp = sch.fuse(y, x)
         sch.bind(warp, "threadIdx.y")
-        threads = [high * wide, gpu.warp]
+        threads = [knobs.decided["row_warps"] * knobs.decided["column_warps"], gpu.warp]
 
         sch.set_scope(product, 0, "wmma.accumulator")
         sums = sch.cache_read(last, 0, SUMS)
