@@ -59,10 +59,11 @@ def test_the_whole_way_and_back(device, network, tmp_path, capsys, monkeypatch):
         monkeypatch.setitem(LOWERINGS, name, LOWERINGS[name])
     gpu.poor()
     out = tmp_path / "logs"
-    args = ["--model", str(network), "--lowering", "gemm,direct", "--strategy", "replay", "--trials", "4"]
+    args = ["--model", str(network), "--lowering", "direct,gemm_tf32", "--strategy", "replay", "--trials", "4"]
     assert cli.main(["tune", *args, "--device", "cuda", "--workers", "1", "-o", str(out), "--json"]) == 0
     *rows, total = map(json.loads, capsys.readouterr().out.splitlines())
-    assert [(r["lowering"], r["device"], r["failures"]) for r in rows] == [(n, "cuda", {}) for n in ("gemm", "direct")]
+    tuned = "direct", "gemm_tf32"
+    assert [(r["lowering"], r["device"], r["failures"]) for r in rows] == [(name, "cuda", {}) for name in tuned]
     assert [r["verdict"] for r in rows] == ["tuned", "tuned"], [r["reason"] for r in rows]
     assert {Path(p).parts[-3] for p in total["logs"]} == {"acme-gpu-sm80"}
 
@@ -73,13 +74,13 @@ def test_the_whole_way_and_back(device, network, tmp_path, capsys, monkeypatch):
     sites = [site for _, site in artifact.load(str(network)).conv_sites]
     image = np.random.default_rng(1).standard_normal((1, SITE.in_channels, *SITE.in_hw), dtype=np.float32)
     outputs = []
-    for lowering in ("gemm", "direct"):
+    for lowering in tuned:
         plan = planning.Schedules(str(out), device="cuda").tuned(planning.plan(lowering, sites, ON_GPU), 2)
         given = str(tmp_path / "home"), str(network), plan, [image], "cuda"
         (got,), (site,), *_ = device.call(gpu.stepped, *given)
         assert site.schedule == f"tuned, logs/acme-gpu-sm80/conv-b1/{lowering}"
         outputs += got
-    assert np.allclose(*outputs, atol=1e-4)
+    assert np.allclose(*outputs, atol=0.05), "each factor of 54 products is rounded to 11 bits"
 
     assert cli.main(["schedules", "prune", str(out), "--dry-run"]) == 0
     assert capsys.readouterr().out == "0 records would be dropped\n"

@@ -13,7 +13,7 @@ from xframe.comparison import IMPLIED_FALLBACK
 from xframe.errors import UsageError
 from xframe.subject import is_file
 from xframe.tuning.result import Work
-from xframe.types import Artifact, Device
+from xframe.types import Artifact
 from xframe.worker.alone import without_frameworks
 
 if TYPE_CHECKING:
@@ -121,15 +121,15 @@ def _lowered(
 ) -> Iterator[Work]:
     import onnx
 
-    model, sites, device = onnx.load(made.path), [site for _, site in made.conv_sites], environment.cpu_device()
-    if target is not None and target.kind != device.kind:
-        device = Device(target.kind, target.kind, target.text, target.text, target.threads)
+    model, sites = onnx.load(made.path), [site for _, site in made.conv_sites]
     for lowering in asked.lowerings or ():
         progress(f"{made.model}: the kernels of {lowering}, batch {batch}")
         with without_frameworks():
-            plan = planning.plan(lowering, sites, device, asked.fallback, asked.error_budget)
             from xframe.lowering import pipeline
+            from xframe.lowering.graph import device_of
             from xframe.lowering.target import Cpu
 
-            tasks = pipeline.tasks(model, plan, target or Cpu.host(asked.threads))
+            of = target or Cpu.host(asked.threads)
+            plan = planning.plan(lowering, sites, device_of(of), asked.fallback, asked.error_budget)
+            tasks = pipeline.tasks(model, plan, of)
         yield Work(re.sub(r"[^\w.-]+", "_", made.model), batch, lowering, tuple(tasks))
