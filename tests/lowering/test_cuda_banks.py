@@ -17,13 +17,14 @@ from xframe.types import ConvSite
 
 SQUARE = ConvSite(1, 16, (16, 8), 128, (3, 3), (1, 1), (1, 1, 1, 1))
 #: Lowering, variant and site: a matrix that is made in shared memory, one that is there, and what is read in another
-#: order.
+#: order; of complex values, too.
 PRODUCTS = {
     "implicit": ("gemm", "implicit", SQUARE),
     "im2col": ("gemm", "im2col", ConvSite(1, 16, (16, 8), 128, (1, 3), (1, 1), (0, 1, 0, 1))),
     "winograd": ("winograd", "F(2,3)", SQUARE),
+    "fft": ("fft", "4x4 tiles", SQUARE),
 }
-TILES = ((32, 64), (64, 128), (128, 64), (128, 128))
+TILES = ((32, 32), (32, 64), (64, 128), (128, 64), (128, 128))
 
 
 def stage(name: str, tile: tuple[int, int]) -> Stage:

@@ -81,8 +81,7 @@ def scheduled(
         y, x, depth = _by_hand(extent, step, tile, parts, gpu)
         threads = [knobs("row_threads", *y), knobs("column_threads", *x)]
         columns_apart(sch, weights, tile.columns // VECTOR // knobs.decided["column_threads"])
-        if parts == 1:
-            rows_apart(sch, operand, axis, tile.rows // knobs.decided["row_threads"], step)
+        rows_apart(sch, operand, axis, tile.rows // knobs.decided["row_threads"], step * parts)
         y, rows = sch.split(rows, [threads[0], None])
         x, columns = sch.split(columns, [threads[1], None])
         wide, lane = sch.split(columns, [None, VECTOR])
@@ -99,7 +98,7 @@ def scheduled(
         whole = int(sch.get(last).iter_vars[-1].dom.extent) % tile.columns == 0
         unrolled(sch, last, x, VECTOR if whole else 1)
         sch.compute_at(near, steps, preserve_unit_loops=True)
-        unrolled(sch, near, steps, step)
+        unrolled(sch, near, steps, step * parts)
         fetch(sch, operand, turn, threads, step, apart=parts)
         fetch(sch, weights, turn, threads, VECTOR)
         for loop in (one, rows, *inner, wide):
@@ -240,7 +239,6 @@ def _depths(extent: int, step: int, tile: Tile, parts: int, gpu: Gpu) -> tuple[l
 
     Two chunks fit shared memory; laid out by :func:`rows_apart`, with a thread's rows more than there are.
     """
-    rows = tile.rows + (MOST_ROWS if parts == 1 else 0)
-    bytes_a_step = 2 * 4 * parts * (rows + tile.columns)
+    bytes_a_step = 2 * 4 * parts * (tile.rows + MOST_ROWS + tile.columns)
     possible = [d for d in divisors(extent) if d % step == 0 and d <= DEEPEST and d * bytes_a_step <= gpu.shared]
     return possible, max([d for d in possible if d <= DEPTH] or possible[:1])
