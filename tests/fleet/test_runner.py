@@ -198,11 +198,12 @@ def test_a_slow_server_and_one_whose_samples_are_none(fleet, of, points):
         assert [(t.outcome, t.where) for t in trials] == [(OK, slow)] * 2
         assert all(f"the server {vain} gave samples that make no sense" in line for line in runner.said)
         wait_for(lambda: fleet.free("odd") == 2)
-        under_way = [runner.submit(of, p) for p in points]
+        under_way = [runner.submit(of, p) for p in points * 3]  # a machine that stalls may end some
         wait_for(lambda: fleet.free("odd") < 2)
-    for future in under_way:
-        with pytest.raises(XframeError, match="the runner was closed"):
-            future.result()
+    errors = [str(error) for future in under_way if (error := future.exception())]
+    assert errors, "the slow one had all day"
+    assert all("the runner was closed" in error for error in errors)
+    assert {future.result().outcome for future in under_way if not future.exception()} <= {OK}
     with pytest.raises(XframeError, match="closed"):
         runner.submit(of, points[0])
     assert not runner._folder.exists()
