@@ -73,16 +73,19 @@ def checked(text: str, where: str) -> list[Any]:
     return data
 
 
+def _first(instruction: list[Any]) -> str:
+    """The first argument as text, which of what is no text is no name."""
+    return str(instruction[2][0]) if instruction[2] else ""
+
+
 def _check_annotation(instruction: list[Any], where: str) -> None:
-    name = instruction[2][0] if instruction[2] else ""
-    if not isinstance(name, str) or name not in ANNOTATIONS:
-        raise LogError(f"{where} has the annotation {str(name)[:40]!a}, {_NOT}")
+    if (name := _first(instruction)) not in ANNOTATIONS:
+        raise LogError(f"{where} has the annotation {name[:40]!a}, {_NOT}")
 
 
 def _check_intrinsic(instruction: list[Any], where: str) -> None:
-    name = instruction[2][0] if instruction[2] else ""
-    if not isinstance(name, str) or not name.startswith(INTRINSIC):
-        raise LogError(f"{where} has the intrinsic {str(name)[:40]!a}, {_NOT}")
+    if not (name := _first(instruction)).startswith(INTRINSIC):
+        raise LogError(f"{where} has the intrinsic {name[:40]!a}, {_NOT}")
 
 
 def _check_layout(instruction: list[Any], where: str) -> None:
@@ -91,7 +94,7 @@ def _check_layout(instruction: list[Any], where: str) -> None:
     if not isinstance(inputs, list) or len(inputs) != 2:
         raise LogError(f"{where} has a layout without a map")
     index_map.check(inputs[1], f"a layout in {where}")
-    if len(given) != 4 or given[2] is not None or given[3] not in (0, False):
+    if len(given) != 4 or given[2] is not None or given[3] != 0:
         raise LogError(f"{where} has a layout with gaps, {_NOT}")
 
 

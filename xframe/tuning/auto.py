@@ -8,7 +8,6 @@ are no prefetches, as no rule marks loops for them.
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import random
 import sys
@@ -19,6 +18,7 @@ from tvm import IRModule, s_tir
 from tvm.s_tir.schedule import Trace
 
 from xframe.errors import UsageError
+from xframe.lowering.stage import replayed
 from xframe.lowering.target import Target
 from xframe.lowering.tasks import Task, trace_of
 from xframe.tuning.points import Point
@@ -95,8 +95,7 @@ class Designs:
 
     def mutated(self, trace: str, rng: random.Random) -> s_tir.Schedule | None:
         """A schedule with some decisions of ``trace``, JSON, made anew; None where they turn out to be invalid."""
-        sch = s_tir.Schedule(self._module)
-        Trace.apply_json_to_schedule(json.loads(trace), sch)
+        sch = replayed(self._module["main"], trace)
         made = [(inst, sch.trace.get_decision(inst)) for inst in sch.trace.insts]
         sampled = [i for i, (_, decision) in enumerate(made) if decision is not None]
         if not sampled:

@@ -144,11 +144,10 @@ def lines(product: Stage, sch: s_tir.Schedule, target: Target) -> tuple[str, str
     module = tvm.IRModule({"main": product.func.without_attr("global_symbol")})
     workload = ms.database.Workload(module)
     info = ms.arg_info.ArgInfo.from_prim_func(module["main"])
-    nothing = s_tir.Schedule(
-        product.func
-    ).trace  # a record's ``as_json`` knows no map of a layout; that of a trace does
-    record = ms.database.TuningRecord(nothing, workload, None, target.tvm, info).as_json()
-    return json.dumps(workload.as_json()), json.dumps([json.loads(trace_of(sch)), *record[1:]])
+    # A record's ``as_json`` knows no map of a layout, that of a trace does: so the trace is written by itself.
+    nothing = s_tir.Schedule(product.func).trace
+    _, *rest = ms.database.TuningRecord(nothing, workload, None, target.tvm, info).as_json()
+    return json.dumps(workload.as_json()), json.dumps([json.loads(trace_of(sch)), *rest])
 
 
 def recorded(built: Built, seconds: tuple[float, ...]) -> str:

@@ -13,7 +13,7 @@ from tvm import s_tir
 
 from xframe.errors import Unsupported
 from xframe.lowering.cuda.product import VECTOR, buffered, fetch, unrolled
-from xframe.lowering.cuda.target import BLOCK, TILES, Gpu
+from xframe.lowering.cuda.target import BLOCK, LANES, TILES, Gpu
 from xframe.lowering.knobs import Knobs, divisors
 from xframe.types import ConvSite
 
@@ -65,7 +65,7 @@ def _cost(site: ConvSite, row: int, columns: int, lines: int, gpu: Gpu) -> float
     (oh, ow), out, taps = site.out_hw, site.out_channels // site.groups, math.prod(site.kernel)
     blocks = site.batch * site.groups * (oh // lines) * -(-ow // row) * -(-out // columns)
     threads = _threads(row, columns, lines)
-    products = taps * lines * row * columns * (1 + 2 / VECTOR + 8 / _along(row)) * max(1.0, 128 / threads)
+    products = taps * lines * row * columns * (1 + 2 / VECTOR + 8 / _along(row)) * max(1.0, LANES / threads)
     return -(-blocks // (2 * gpu.multiprocessors)) * (products + 16 * (_patch(site, row, lines) + taps * columns))
 
 
