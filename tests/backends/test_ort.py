@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.lowering import zoo
 from xframe import artifact
 from xframe.backends import ort
+from xframe.backends.ort_session import Settings
 from xframe.errors import Unsupported, XframeError
 from xframe.types import OPTIMIZATIONS, ConvSite, Plan
 
@@ -123,6 +124,39 @@ def test_profile_joins_convolutions_to_sites(executable, model, tmp_path, monkey
     assert all(a.end <= b.start + 1e-6 for a, b in itertools.pairwise(kernels))
     assert any(k.name.startswith("Add") for k in kernels)
     assert list(tmp_path.iterdir()) == []
+
+
+def raising(error):
+    def raises(*_):
+        raise error
+
+    return raises
+
+
+def test_the_timed_session_is_made_anew_with_each_profile(executable, monkeypatch):
+    made, opened = [], Settings.open
+    monkeypatch.setattr(Settings, "open", lambda *args: made.append(opened(*args)) or made[-1])
+    executable.bind([feed(1)])
+    executable.step()
+    (before,) = executable.fetch()
+    executable.profile(2)
+    (after,) = executable.fetch()
+    assert np.array_equal(after, before)
+    profiled, timed = (bound.session.get_session_options().enable_profiling for bound in made)
+    assert (profiled, timed) == (True, False)
+    executable.bind([feed(2)])
+    executable.step()
+    assert np.array_equal(made[1].fetch()[0], executable.fetch()[0])
+    assert not np.array_equal(executable.fetch()[0], before)
+
+
+def test_after_a_profile_that_failed_it_is_the_session_it_was(executable, monkeypatch):
+    executable.bind([feed(1)])
+    monkeypatch.setattr(Settings, "open", raising(XframeError("no room")))
+    with pytest.raises(XframeError, match="no room"):
+        executable.profile(1)
+    executable.step()
+    assert np.abs(executable.fetch()[0]).max() > 0
 
 
 def test_profile_before_bind_is_refused(executable):
