@@ -7,6 +7,7 @@ having the machine to itself.
 import gc
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -19,9 +20,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.forked import Forks
 from xframe import environment
 from xframe.environments import places
 from xframe.registry import BACKENDS, FRAMEWORKS, LOWERINGS, Row
+from xframe.tuning import child
+from xframe.worker import host
 
 HERE = Path(__file__).parent
 # What a shell starts in the background ignores Ctrl-C, and so would all that tests start and interrupt.
@@ -73,6 +77,24 @@ def _schedules(tmp_path_factory):
     """No test depends on the schedule logs that are shipped."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XFRAME_SCHEDULES", str(tmp_path_factory.mktemp("schedules")))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _forks():
+    """Workers, and processes that tune, are forked, not started: that is most of what many tests would wait for."""
+    with Forks() as forks, pytest.MonkeyPatch.context() as patch:
+        for module in (host, child) if sys.platform == "linux" else ():
+            patch.setattr(module, "subprocess", forks)
+        yield
+
+
+@pytest.fixture(scope="module")
+def started():
+    """They are started as users start them."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (host, child):
+            patch.setattr(module, "subprocess", subprocess)
         yield
 
 

@@ -1,7 +1,7 @@
 """The list of a launch's accesses to device and shared memory (``native/trace.h``), and what follows from it."""
 
 import ctypes
-from collections import Counter, defaultdict
+from collections import Counter
 
 import numpy as np
 
@@ -10,6 +10,8 @@ READ, WRITE, BARRIER = range(3)
 SHARED = 4
 #: Banks of shared memory, the bytes of a word of one, threads of a warp.
 BANKS, WORD, WARP = 32, 4, 32
+#: Threads of a block at most.
+_THREADS = 1024
 #: Of a barrier the address is its line. Values are the first 16 bytes, of a write those after it.
 ACCESS = np.dtype(
     [("address", "u8"), ("value", "u4", 4), ("block", "u4"), ("thread", "u2"), ("bytes", "u1"), ("kind", "u1")]
@@ -61,11 +63,22 @@ def turns(accesses: np.ndarray, kind: int, width: int = WORD) -> Counter[tuple[i
     access parts of them.
     """
     seen = accesses[accesses["kind"] == kind | SHARED]
-    before: Counter[tuple[int, int]] = Counter()
-    together = defaultdict(set)
-    fields = (seen[name].tolist() for name in ("address", "block", "thread", "bytes"))
-    for address, block, thread, size in zip(*fields, strict=True):
-        words = range(address // width * (width // WORD), -(-(address + size) // width) * (width // WORD))
-        together[block, thread // WARP, before[block, thread]].update(words)
-        before[block, thread] += 1
-    return Counter((max(Counter(w % BANKS for w in x).values()), -(-len(x) // BANKS)) for x in together.values())
+    if not len(seen):
+        return Counter()
+    thread = seen["block"].astype(np.int64) * _THREADS + seen["thread"]
+    order = np.argsort(thread, kind="stable")
+    first = np.flatnonzero(np.diff(thread[order], prepend=-1))
+    manieth = np.empty_like(thread)
+    manieth[order] = np.arange(len(seen)) - np.repeat(first, np.diff(first, append=len(seen)))
+    together = np.unique(thread // WARP << 32 | manieth, return_inverse=True)[1]
+    address, words = seen["address"].astype(np.int64), width // WORD
+    begin = address // width * words
+    sizes = -(-(address + seen["bytes"]) // width) * words - begin
+    access = np.repeat(np.arange(len(seen)), sizes)
+    word = begin[access] + np.arange(len(access)) - (np.cumsum(sizes) - sizes)[access]
+    word -= word.min() // BANKS * BANKS
+    span = word.max() + 1
+    group, word = np.divmod(np.unique(together[access] * span + word), span)
+    took = np.bincount(group * BANKS + word % BANKS, minlength=(group.max() + 1) * BANKS)
+    least = -(-np.bincount(group) // BANKS)
+    return Counter(zip(took.reshape(-1, BANKS).max(axis=1).tolist(), least.tolist(), strict=True))

@@ -15,10 +15,11 @@ from xframe.tuning import child as module
 from xframe.tuning.child import Child
 
 ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.usefixtures("started")
 
 
 @pytest.fixture(scope="module")
-def shared():
+def shared(started):
     made = Child(1, [min(os.sched_getaffinity(0))])
     yield made
     made.kill()

@@ -17,6 +17,7 @@ from xframe.worker import wire
 from xframe.worker.host import Worker, settle, worker_environment
 
 SPEC = ModelSpec("tiny", (3, 4, 4), (layer("relu1", "relu"),))
+pytestmark = pytest.mark.usefixtures("started")
 FEED = np.arange(48, dtype="float32").reshape(1, 3, 4, 4)
 
 
