@@ -116,7 +116,7 @@ def test_crash_and_hang_are_outcomes_of_their_rows(environment, place, weights):
     assert "ValueError: first line" in found["PluginError"].reason
 
 
-def test_what_is_installed_beside_this_package_is_not_found(place, weights, tmp_path, monkeypatch):
+def test_what_is_installed_beside_this_package_is_not_found(started, place, weights, tmp_path, monkeypatch):
     """As where xframe is installed: all packages of this interpreter are in the same folder."""
     installed = tmp_path / "site-packages"
     shutil.copytree(host._PACKAGE, installed / "xframe", ignore=shutil.ignore_patterns("__pycache__"))
