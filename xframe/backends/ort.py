@@ -93,8 +93,8 @@ class OrtExecutable:
         """Passes in a second session, which profiles: see :mod:`xframe.backends.ort_profile`; on a GPU in a process of
         its own: see :mod:`xframe.backends.ort_gpu_profile`.
 
-        On a CPU the session that is timed is then made anew, too. A session is a little faster or slower than another,
-        by where its weights lie: in what is timed and in what is profiled of many rounds that evens out.
+        On a CPU the session that is timed is then made anew, too. One session is a little faster or slower than another
+        for as long as it lives, presumably by where its weights lie: over many rounds of both, that evens out.
         """
         from xframe.backends import ort_gpu_profile, ort_profile  # they need onnx, which nothing else here does
 
