@@ -80,21 +80,26 @@ def _schedules(tmp_path_factory):
         yield
 
 
+def _starting_by(found, patch):
+    """Workers, and processes that tune, are started by it, which is ``subprocess`` or stands in for that."""
+    for module in (host, child):
+        patch.setattr(module, "subprocess", found)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _forks():
-    """Workers, and processes that tune, are forked, not started: that is most of what many tests would wait for."""
+    """They are forked: to start them would be most of what many tests wait for."""
     with Forks() as forks, pytest.MonkeyPatch.context() as patch:
-        for module in (host, child) if sys.platform == "linux" else ():
-            patch.setattr(module, "subprocess", forks)
+        if sys.platform == "linux":
+            _starting_by(forks, patch)
         yield
 
 
 @pytest.fixture(scope="module")
 def started():
-    """They are started as users start them."""
+    """In a module, or from a test of it on: they are started as users start them."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (host, child):
-            patch.setattr(module, "subprocess", subprocess)
+        _starting_by(subprocess, patch)
         yield
 
 

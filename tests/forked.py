@@ -4,7 +4,8 @@ A worker imports numpy and onnx, and a process that tunes TVM, for longer than m
 hundreds. :class:`Forks` stands in for the module ``subprocess`` where those are started; ``python -m tests.forked`` is
 the process that forks. What it makes are children of this one, as those that are started: in a session of their own,
 with the environment, the folder and the descriptors that they were given. What the loader or the interpreter reads as
-it begins can't be changed afterwards: where that differs, or the interpreter, a process is started as ever.
+it begins can't be changed afterwards: where that differs, or the interpreter, a process is started as ever. The threads
+of numpy's products can't either: they are those of the tests.
 """
 
 import contextlib
@@ -87,10 +88,13 @@ class Forks:
                     return theirs.enter_context(open(os.devnull)).fileno()
                 return given.fileno()
 
-            given = [descriptor(stdin, 0), descriptor(stdout, 1), stderr.fileno(), *pass_fds]
+            told, tells = os.pipe()
+            theirs.callback(os.close, tells)
+            given = [tells, descriptor(stdin, 0), descriptor(stdout, 1), stderr.fileno(), *pass_fds]
             request = {"arguments": arguments, "variables": env, "folder": os.getcwd(), "numbers": [0, 1, 2, *pass_fds]}
             socket.send_fds(self._socket, [json.dumps(request).encode()], given)
-        return Fork(int(self._socket.recv(32)), *ours)
+        with open(told, "rb") as pid:
+            return Fork(int(pid.read()), *ours)
 
     def __enter__(self):
         return self
@@ -136,21 +140,20 @@ def main(descriptor):
         message, given, _, _ = socket.recv_fds(asked, 1 << 20, 8)
         if not message:
             return
-        reads, writes = os.pipe()
         if between := os.fork():
-            pid = os.read(reads, 32)
             os.waitpid(between, 0)
-            asked.send(pid)
-            for one in (reads, writes, *given):
+            for one in given:
                 os.close(one)
             continue
         between = os.getpid()
-        if pid := os.fork():
-            os.write(writes, b"%d" % pid)
+        if os.fork():
             os._exit(0)
         try:
             while os.getppid() == between:  # its parent is to be who asked
                 time.sleep(1e-4)
+            tells, *given = given
+            os.write(tells, b"%d" % os.getpid())
+            os.close(tells)
             _become(json.loads(message), given)
         except BaseException:
             traceback.print_exc()

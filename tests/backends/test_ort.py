@@ -126,13 +126,6 @@ def test_profile_joins_convolutions_to_sites(executable, model, tmp_path, monkey
     assert list(tmp_path.iterdir()) == []
 
 
-def raising(error):
-    def raises(*_):
-        raise error
-
-    return raises
-
-
 def test_the_timed_session_is_made_anew_with_each_profile(executable, monkeypatch):
     made, opened = [], Settings.open
     monkeypatch.setattr(Settings, "open", lambda *args: made.append(opened(*args)) or made[-1])
@@ -150,13 +143,26 @@ def test_the_timed_session_is_made_anew_with_each_profile(executable, monkeypatc
     assert not np.array_equal(executable.fetch()[0], before)
 
 
-def test_after_a_profile_that_failed_it_is_the_session_it_was(executable, monkeypatch):
+@pytest.mark.parametrize("opens", [0, 1], ids=["the one that profiles", "the new one"])
+def test_where_a_session_can_not_be_opened_the_timed_one_stays(executable, monkeypatch, opens):
+    given, opened = [opens], Settings.open
+
+    def sparing(*args):
+        if not given[0]:
+            raise XframeError("no room")
+        given[0] -= 1
+        return opened(*args)
+
     executable.bind([feed(1)])
-    monkeypatch.setattr(Settings, "open", raising(XframeError("no room")))
+    executable.step()
+    (before,) = executable.fetch()
+    timed = executable._bound
+    monkeypatch.setattr(Settings, "open", sparing)
     with pytest.raises(XframeError, match="no room"):
         executable.profile(1)
+    assert executable._bound is timed
     executable.step()
-    assert np.abs(executable.fetch()[0]).max() > 0
+    assert np.array_equal(executable.fetch()[0], before)
 
 
 def test_profile_before_bind_is_refused(executable):

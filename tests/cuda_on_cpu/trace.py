@@ -10,8 +10,6 @@ READ, WRITE, BARRIER = range(3)
 SHARED = 4
 #: Banks of shared memory, the bytes of a word of one, threads of a warp.
 BANKS, WORD, WARP = 32, 4, 32
-#: Threads of a block at most.
-_THREADS = 1024
 #: Of a barrier the address is its line. Values are the first 16 bytes, of a write those after it.
 ACCESS = np.dtype(
     [("address", "u8"), ("value", "u4", 4), ("block", "u4"), ("thread", "u2"), ("bytes", "u1"), ("kind", "u1")]
@@ -65,7 +63,7 @@ def turns(accesses: np.ndarray, kind: int, width: int = WORD) -> Counter[tuple[i
     seen = accesses[accesses["kind"] == kind | SHARED]
     if not len(seen):
         return Counter()
-    thread = seen["block"].astype(np.int64) * _THREADS + seen["thread"]
+    thread = seen["block"].astype(np.int64) << 16 | seen["thread"]
     order = np.argsort(thread, kind="stable")
     first = np.flatnonzero(np.diff(thread[order], prepend=-1))
     manieth = np.empty_like(thread)
