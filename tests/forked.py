@@ -151,6 +151,7 @@ def main(descriptor):
         try:
             while os.getppid() == between:  # its parent is to be who asked
                 time.sleep(1e-4)
+            os.setsid()  # before anyone knows it, and may end its group
             tells, *given = given
             os.write(tells, b"%d" % os.getpid())
             os.close(tells)
@@ -162,7 +163,6 @@ def main(descriptor):
 
 def _become(request, given):
     """In a fork: the process that was asked for."""
-    os.setsid()
     numbers = request["numbers"]
     beyond = max(numbers) + 1
     kept = [fcntl.fcntl(one, fcntl.F_DUPFD, beyond) for one in given]
