@@ -72,6 +72,25 @@ int drop(void* p, Kind kind) {
   return OK;
 }
 
+// As cuDNN's log: strings that end with a zero, and an empty one; the innermost reason is the first.
+using Callback = void (*)(int severity, void* given, const void* debug, const char* text);
+unsigned listened;
+Callback callback;
+void tell(const std::string& function, const std::string& status, const std::string& why) {
+  if (!callback || !(listened >> 2 & 1)) return;
+  std::string text = "CuDNN (v" + std::to_string(version) + " 1) function " + function + "() called:";
+  for (auto reason : {why, std::string("finalize_internal()")})
+    text += std::string(1, 0) + "        Warning: CUDNN_STATUS_" + status + "; Reason: " + reason;
+  text += std::string(1, 0) + "Process=1; Thread=1; GPU=NULL; Handle=NULL; StreamId=NULL." + std::string(2, 0);
+  callback(2, nullptr, nullptr, text.data());
+}
+
+// `status`, with its reason told.
+int told(const char* function, int status) {
+  if (status) tell(function, "NOT_SUPPORTED_SHAPE", last_words);
+  return status;
+}
+
 // Whether `bytes` from `p` on were allocated.
 bool there(const void* p, size_t bytes) {
   auto after = memory.upper_bound((char*)p);
@@ -156,7 +175,7 @@ int offered(const void* x, const void* w, const void* c, const void* y, int aske
   // The fastest is on tensor cores; what has none is tried with the default math alone.
   Performance rows[10] = {{1, 0, timed ? 0.1f : -1.f, 512, 1, 1, {}}, {1, 0, timed ? 0.15f : -1.f, 512, 1, 0, {}}};
   const int order[] = {7, 1, 6, 4, 5, 2, 0, 3};
-  last_words = "what an earlier call failed with";
+  tell("cudnnFindConvolutionForwardAlgorithm", "INTERNAL_ERROR", "of a call that succeeded");
   for (int i = 0; i < 8; ++i) {
     size_t bytes = 0;
     int status = supported((Object*)w, (Object*)c, order[i], (Object*)y, &bytes);
@@ -179,6 +198,7 @@ void fake_reset() {
   failures.clear();
   log_text.clear();
   last_words.clear();
+  listened = 0, callback = nullptr;
   limit = size_t(1) << 40;
   devices = 1;
   version = 92700;
@@ -302,9 +322,10 @@ const char* cudnnGetErrorString(int status) {
   return status == NOT_SUPPORTED ? "CUDNN_STATUS_NOT_SUPPORTED" : status == BAD ? "CUDNN_STATUS_BAD_PARAM"
        : status == 5000 ? "CUDNN_STATUS_EXECUTION_FAILED" : "CUDNN_STATUS_OTHER";
 }
-void cudnnGetLastErrorString(char* out, size_t size) {
-  std::snprintf(out, size, "%s", last_words.c_str());
-  last_words.clear();
+int cudnnSetCallback(unsigned mask, void* given, Callback function) {
+  NEED(!given && !mask == !function);
+  listened = mask, callback = function;
+  return OK;
 }
 int cudnnCreate(void** out) { MAY_FAIL; return make(out, CUDNN); }
 int cudnnDestroy(void* handle) { return drop(handle, CUDNN); }
@@ -370,7 +391,7 @@ int cudnnFindConvolutionForwardAlgorithm(void* handle, void* x, void* w, void* c
 int cudnnGetConvolutionForwardWorkspaceSize(void* handle, void* x, void* w, void* c, void* y, int algo, size_t* bytes) {
   MAY_FAIL;
   NEED(problem(handle, x, w, c, y));
-  return supported((Object*)w, (Object*)c, algo, (Object*)y, bytes);
+  return told(__func__, supported((Object*)w, (Object*)c, algo, (Object*)y, bytes));
 }
 int cudnnConvolutionForward(void* handle, const float* alpha, const void* xd, const float* x, const void* wd, const float* w,
                             const void* cd, int algo, void* workspace, size_t size, const float* beta, const void* yd, float* y) {
@@ -402,11 +423,11 @@ int cudnnBackendGetAttribute(void* p, int name, int type, int64_t asked, int64_t
   MAY_FAIL;
   return graph::get(p, name, type, asked, count, elements);
 }
-int cudnnBackendFinalize(void* p) { MAY_FAIL; return graph::finalize(p); }
+int cudnnBackendFinalize(void* p) { MAY_FAIL; return told(__func__, graph::finalize(p)); }
 int cudnnBackendExecute(void* handle, void* plan, void* pack) {
   LATER(cudnnBackendExecute(handle, plan, pack));
   MAY_FAIL;
-  return graph::execute(handle, plan, pack);
+  return told(__func__, graph::execute(handle, plan, pack));
 }
 
 int cudnnAddTensor(void* handle, const float* alpha, const void* ad, const float* a, const float* beta, const void* cd, float* c) {

@@ -93,7 +93,8 @@ def test_what_can_not_be_captured_is_an_error(fake, model):
 def test_a_refusal_is_told_in_cudnns_own_words(fake, model, name):
     """conv2 has a stride of three, which none of these can do."""
     with pytest.raises(
-        Unsupported, match=rf"refuses {name} at \d of 2.*CUDNN_STATUS_NOT_SUPPORTED \(3000\): algorithm"
+        Unsupported,
+        match=rf"refuses {name} at \d of 2.*_SUPPORTED \(3000\): CUDNN_STATUS_NOT_SUPPORTED_SHAPE, algorithm \d can't",
     ):
         Cudnn().compile(model, forced(model, name), "cuda", 1)
     assert fake.live() == 0
@@ -172,8 +173,25 @@ def test_a_refusal_may_come_only_when_it_runs(fake, model):
 
 
 @pytest.mark.parametrize("function", ["cudnnConvolutionForward", "cudnnGetConvolutionForwardWorkspaceSize"])
-def test_what_is_no_refusal_is_an_error(fake, model, function):
+def test_a_failure_after_which_the_device_answers_is_a_refusal(fake, model, function):
     fake.fail(function, 5000)
+    with pytest.raises(Unsupported, match=r"EXECUTION_FAILED \(5000\)[;,] .*the fallback implicit_gemm: "):
+        Cudnn().compile(model, forced(model, "gemm"), "cuda", 1, {"fallback": "implicit_gemm"})
+    assert fake.live() == 0
+
+
+def test_reasons_are_told_of_the_call_that_failed(fake, model):
+    """What cuDNN tells in a search that succeeds is of no later call."""
+    fake.fail("cudnnConvolutionForward", 4000)
+    with pytest.raises(XframeError, match=r"cuDNN has no algorithm") as error:
+        Cudnn().compile(model, Plan(), "cuda", 1)
+    assert "succeeded" not in str(error.value)
+
+
+@pytest.mark.parametrize("function", ["cudnnConvolutionForward", "cudnnGetConvolutionForwardWorkspaceSize"])
+def test_a_device_that_is_lost_is_an_error(fake, model, function):
+    fake.fail(function, 5000)
+    fake.fail("cudaStreamSynchronize", 700)
     with pytest.raises(XframeError, match="CUDNN_STATUS_EXECUTION_FAILED") as e:
         Cudnn().compile(model, forced(model, "gemm"), "cuda", 1, {"fallback": "implicit_gemm"})
     assert not isinstance(e.value, Unsupported)

@@ -9,7 +9,7 @@ from onnx import helper
 from tests.backends.test_cudnn import SITE, forced, network, right
 from xframe import zoo
 from xframe.analysis.algorithms import lowering
-from xframe.backends import cudnn_device, cudnn_engines, cudnn_graph_convolution, cudnn_rounding
+from xframe.backends import cudnn_device, cudnn_engines, cudnn_graph, cudnn_graph_convolution, cudnn_rounding
 from xframe.backends.cudnn import Cudnn
 from xframe.errors import Unsupported, XframeError
 from xframe.types import ConvSite
@@ -59,20 +59,34 @@ def test_a_row_has_all_that_was_measured_and_all_that_was_said(fake, model):
     executable = compiled(model, FASTEST)
     told = table(executable)
     seconds = {key: row["seconds"] for key, row in told.items() if row["seconds"] is not None}
-    milliseconds = {(5, "k2=0"): 5, (5, "k2=1"): 3, (3,): 2, (0,): 6, (2,): 4, (7,): 7}
+    milliseconds = {
+        (5, "k2=0"): 5,
+        (5, "k2=1"): 3,
+        (3,): 2,
+        (0,): 6,
+        (0, "k13=0"): 6,
+        (0, "k13=2"): 5.5,
+        (2,): 4,
+        (7,): 7,
+    }
     expected = {key: ms * 1e-3 for key, ms in milliseconds.items()}
     assert seconds == pytest.approx(expected, rel=1e-4)
-    assert [key[0] for key in told] == [5, 1, 3, None, 0, 2, 4, 6, 7, 5]  # the first of each before any second
+    assert [key[0] for key in told] == [5, 1, 3, None, 0, 2, 4, 6, 7, 5, 0, 0, 0]  # the first of each before any second
     assert (told[None,]["source"], told[None,]["refused"][-24:]) == ("heuristics b", "no model for this device")
     assert (told[3,]["notes"], told[3,]["kind"]) == (["WINOGRAD", "WINOGRAD_TILE_4x4"], WINOGRAD)
     assert told[3,]["source"] == told[5, "k2=0"]["source"] == "heuristics a"
     assert (told[0,]["source"], told[2,]["source"], told[2,]["kind"]) == ("heuristics fallback", "its number", FFT)
     assert told[7,]["notes"] == ["STRICT_NAN_PROP", "note 12"]
-    assert told[1,]["refused"] == "left out, as float32 is to stay float32: tensor cores, inputs of fewer bits"
+    assert told[1,]["refused"] == "left out, as float32 is to stay float32: tensor cores"
     assert told[1,]["compiled_at_run_time"] is True
-    assert told[4,]["refused"].endswith("(3007): not for this architecture")
-    assert told[6,]["refused"] == "CUDNN_STATUS_NOT_SUPPORTED (3000): no engine for this window"
+    assert told[4,]["refused"].endswith("(3007): CUDNN_STATUS_NOT_SUPPORTED_SHAPE, not for this architecture")
+    assert (
+        told[6,]["refused"]
+        == "CUDNN_STATUS_NOT_SUPPORTED (3000): CUDNN_STATUS_NOT_SUPPORTED_SHAPE, no engine for this window"
+    )
     assert (told[6,]["notes"], told[6,]["kind"]) == (None, None)
+    assert told[0, "k13=2"]["source"] == cudnn_engines.BY_KNOBS
+    assert told[0, "k13=4"]["refused"].endswith("no kernel has this tile")
     assert "3x3 window" in table(executable, "conv2")[3,]["refused"]
     executable.close()
 
@@ -109,9 +123,7 @@ def test_tensor_cores_are_used_where_they_are_allowed(fake, model):
     executable = compiled(model, FASTEST, use_tf32="on")
     right(executable, model)
     assert ran(fake)[-2:] == [(1, 0), (1, 0)]
-    assert executable.sites[0].detail.startswith(
-        "cudnn graph engine 1: no transform, tensor cores, inputs of fewer bits"
-    )
+    assert executable.sites[0].detail.startswith("cudnn graph engine 1: no transform, tensor cores")
     assert {s.rounding.operands for s in executable.sites} == {2.0**-11}
     executable.close()
 
@@ -121,6 +133,8 @@ def test_what_is_let_in_has_a_bound_and_what_has_none_stays_out():
         engine = cudnn_engines.Engine(1, "its number", notes=(note,))
         assert engine.barred(tf32=False).startswith("left out, as float32 is to stay float32: ")
         assert bool(engine.barred(tf32=True)) == (cudnn_rounding.of_notes((note,), SITE).operands == 0), note
+    for note in (cudnn_engines.INPUTS, cudnn_engines.SUMS):  # also beside tensor cores
+        assert cudnn_engines.Engine(1, "its number", notes=("TENSOR_CORE", note)).barred(tf32=True), note
     assert cudnn_engines.Engine(1, "its number", notes=("NONDETERMINISTIC",)).barred(tf32=False) == ""
 
 
@@ -141,6 +155,20 @@ def test_no_more_than_so_many_are_measured(fake, model, monkeypatch):
     executable = compiled(model, FASTEST)
     assert {key for key, row in table(executable).items() if row["seconds"]} == {(5, "k2=0")}
     assert table(executable)[0,]["refused"] == "left out: 1 others were measured"
+    executable.close()
+
+
+def test_an_engine_with_more_settings_than_that_has_its_defaults(fake, model, monkeypatch):
+    monkeypatch.setattr(cudnn_engines, "SETTINGS", 2)
+    executable = compiled(model, FASTEST)
+    assert [key for key in table(executable) if key[0] == 0] == [(0,)]
+    executable.close()
+
+
+def test_what_does_not_tell_its_knobs_has_its_defaults(fake, model, monkeypatch):
+    monkeypatch.setitem(cudnn_graph.ATTRIBUTES, "ENGINE_KNOB_INFO", (1399, "BACKEND_DESCRIPTOR"))
+    executable = compiled(model, FASTEST)
+    assert table(executable)[0,]["seconds"] == pytest.approx(6e-3)
     executable.close()
 
 
@@ -187,15 +215,16 @@ def test_an_engine_without_memory_is_left_out(fake, model):
 
 
 @pytest.mark.parametrize("function", ["cudnnBackendExecute", "cudnnBackendFinalize", "cudnnBackendGetAttribute"])
-def test_what_is_no_refusal_is_an_error(fake, model, function):
+def test_a_device_that_is_lost_is_an_error(fake, model, function):
     fake.fail(function, 5000)
+    fake.fail("cudaStreamSynchronize", 700)
     with pytest.raises(XframeError, match=f"{function} failed: CUDNN_STATUS_EXECUTION_FAILED") as error:
         compiled(model, FASTEST, fallback="gemm")
     assert not isinstance(error.value, Unsupported)
     assert fake.live() == 0
 
 
-@pytest.mark.parametrize("status", [cudnn_engines.INTERNAL_ERROR + 1, cudnn_engines.NO_LIBRARY])
+@pytest.mark.parametrize("status", [4001, 1008, 5000])
 def test_an_engine_that_can_not_be_had_costs_no_other_one(fake, model, status):
     fake.fail("cudnnBackendExecute", status)
     with pytest.raises(Unsupported, match=rf"none of its 8 engines is graph_fastest and can do it .*\({status}\)"):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from xframe.backends import cudnn_engines, cudnn_graph
+from xframe.backends import cudnn_graph
 from xframe.backends import cudnn_library as library
 
 ENUMS = {
@@ -37,8 +37,11 @@ ENUMS = {
     **{f"CUDNN_NUMERICAL_NOTE_{name}": value for name, value in cudnn_graph.NOTES.items()},
     **{f"CUDNN_HEUR_MODE_{name}": value for name, value in cudnn_graph.HEURISTICS.items()},
     "CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION": cudnn_graph.COMPILED_AT_RUN_TIME,
-    "CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED": cudnn_engines.NO_LIBRARY,
-    "CUDNN_STATUS_INTERNAL_ERROR": cudnn_engines.INTERNAL_ERROR,
+    "CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED": library._NO_LIBRARY,
+    "CUDNN_STATUS_INTERNAL_ERROR": library._BROKEN[0],
+    "CUDNN_STATUS_EXECUTION_FAILED": library._BROKEN[1],
+    "CUDNN_SEV_ERROR": 1,
+    "CUDNN_SEV_WARNING": 2,
     "CUDNN_STATUS_BAD_PARAM": 2000,
     "CUDNN_STATUS_NOT_SUPPORTED": library.NOT_SUPPORTED,
     "CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED": 4003,
@@ -115,7 +118,11 @@ def _number(text, before):
 def letter(argument):
     """What :data:`library.SIGNATURES` calls an argument of a prototype."""
     words = argument.replace("const", " ").split("=")[0].strip()
-    if "*" in words or "[" in words or re.search(r"(Descriptor|Handle|Stream|Event|Graph|GraphExec)_t\b", words):
+    if (
+        "*" in words
+        or "[" in words
+        or re.search(r"(Descriptor|Handle|Stream|Event|Graph|GraphExec|Callback)_t\b", words)
+    ):
         return "p"
     if words.startswith("unsigned long long"):
         return "z"  # as large on 64 bits

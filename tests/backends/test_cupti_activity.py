@@ -252,10 +252,10 @@ def test_a_kind_that_is_refused_leaves_none_on(fake):
     assert fake.enabled() == 0
 
 
-@pytest.mark.parametrize("version", [17, 130500])
+@pytest.mark.parametrize("version", [17, 130600])
 def test_records_of_an_unknown_version_are_not_guessed(fake, version):
     fake.version(version)
-    with pytest.raises(Unavailable, match=rf"of version {version} here: pip install 'nvidia-cuda-cupti>=13,<13.5'"):
+    with pytest.raises(Unavailable, match=rf"of version {version} here: pip install 'nvidia-cuda-cupti>=13,<13.6'"):
         Recorder()
 
 

@@ -95,7 +95,8 @@ class CudnnExecutable:
             read = time.perf_counter()
             self._network = Network(self._gpu, normal)
             self._owners = self._joined()
-            chosen = _Chosen(self._network, self._owners, plan, options)
+            with self._gpu.api.listening():
+                chosen = _Chosen(self._network, self._owners, plan, options)
             self.sites: Sequence[SiteRecord] = chosen.records
             self.notes: Sequence[str] = (*normal.notes, *chosen.notes)
             self._words = {s.node: s.choice.words for s in self._network.sites if s.choice}
@@ -238,7 +239,7 @@ class _Chosen:
                 try:
                     self._choose(site, name, algorithm)
                 except CallFailed as e:
-                    if not e.refusal:
+                    if not self._gpu.survives(e):
                         raise
                     refused[algorithm] = e
                 else:

@@ -147,7 +147,7 @@ class Convolution:
             try:
                 return self.forced(one.algorithm, x, w, y)
             except CallFailed as e:
-                if not e.refusal:
+                if not self._gpu.survives(e):
                     raise
                 said.append(f"{one.algorithm}: {e.words}")
         raise XframeError(f"cuDNN has no algorithm for this convolution ({'; '.join(said) or 'none was offered'})")

@@ -104,6 +104,16 @@ class Gpu:
         self.api.cublasSetStream_v2(self.cublas, stream)
         self.api.cublasSetMathMode(self.cublas, CUBLAS_TF32_MATH if tf32 else CUBLAS_DEFAULT_MATH)
 
+    def survives(self, failure: CallFailed) -> bool:
+        """Whether what failed costs only what was tried: cuDNN refused, or failed and the device still answers."""
+        if failure.refusal or not failure.doubtful:
+            return failure.refusal
+        try:
+            self.sync()
+        except CallFailed:
+            return False
+        return True
+
     def made(self, create: str, destroy: str) -> ctypes.c_void_p:
         """A handle or descriptor."""
         handle = ctypes.c_void_p()

@@ -7,9 +7,11 @@ is the fastest where image, weights and output lie with their channels last.
 """
 
 import contextlib
+import itertools
+import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from xframe.backends.cudnn_device import Gpu
@@ -20,17 +22,19 @@ from xframe.backends.cudnn_rounding import OPERANDS
 #: The kinds that a plan can name; ``graph_fastest`` is any of the last three, ``graph_nhwc`` that with channels last.
 FASTEST, NHWC, PLAIN, WINOGRAD, FFT = "graph_fastest", "graph_nhwc", "graph_plain", "graph_winograd", "graph_fft"
 KINDS = (FASTEST, NHWC, PLAIN, WINOGRAD, FFT)
-#: Notes of engines that do not compute in float32 as it is: operands of fewer bits, for which there is a bound, and
-#: sums of fewer bits, for which there is none.
-SUMS = "REDUCED_PRECISION_REDUCTION"
-NARROW = (*OPERANDS, SUMS)
+#: Notes of engines that do not compute in float32 as it is: operands rounded to TF32, for which there is a bound, and
+#: inputs of a narrower type, which may have a lesser range, and sums of fewer bits, for which there is none.
+INPUTS, SUMS = "DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION"
+NARROW = (*OPERANDS, INPUTS, SUMS)
 _WORDS = {
     **dict(zip(NARROW, ("tensor cores", "inputs of fewer bits", "sums of fewer bits"), strict=True)),
     **{f"WINOGRAD_TILE_{n}x{n}": f"{n}x{n} tiles" for n in (4, 6, 13)},
     "NONDETERMINISTIC": "nondeterministic",
 }
-#: Statuses with which an engine is left out as if it had refused: internal errors, and that its library does not load.
-INTERNAL_ERROR, NO_LIBRARY = 4000, 1008
+#: What names an engine.
+BY_NUMBER, BY_KNOBS = "its number", "its number and its knobs"
+#: An engine is tried with all of its knobs' settings if there are at most so many.
+SETTINGS = 64
 
 
 @dataclass
@@ -83,14 +87,18 @@ class Engine:
         narrow = [n for n in NARROW if n in (self.notes or ())]
         if narrow and not tf32:
             return f"left out, as float32 is to stay float32: {', '.join(_WORDS[n] for n in narrow)}"
-        return f"left out, as nothing bounds their error: {_WORDS[SUMS]}" if SUMS in narrow else ""
+        more = [n for n in narrow if n not in OPERANDS]
+        return f"left out, as it is more than rounding to TF32: {', '.join(_WORDS[n] for n in more)}" if more else ""
 
 
 Configured = tuple[Engine, Descriptor | None]
+#: (type, value) of each knob.
+Setting = tuple[tuple[int, int], ...]
 
 
 def listed(gpu: Gpu, graph: Descriptor) -> list[Configured]:
-    """What each of cuDNN's heuristics proposes, with knobs, and every other engine with its defaults.
+    """What each of cuDNN's heuristics proposes, with knobs; every other engine with its defaults; and each that may
+    run, with every setting of its knobs: heuristics that mean to use tensor cores propose few or none of float32's.
 
     In this order, but the first of each engine before the second of any. Each with its configuration, None where it
     refused to have one. Raises CallFailed with what is no refusal.
@@ -98,15 +106,15 @@ def listed(gpu: Gpu, graph: Descriptor) -> list[Configured]:
     found: list[Configured] = []
     for mode in HEURISTICS:
         silent = Engine(None, f"heuristics {mode.lower()}")
-        with refusals(silent):
+        with refusals(gpu, silent):
             found += _proposed(gpu, graph, mode, silent.source)
         found += [(silent, None)] if silent.refused else []
     known = {engine.number for engine, _ in found}
-    numbers = range(graph.number("OPERATIONGRAPH_ENGINE_GLOBAL_COUNT"))
-    found += [_numbered(gpu, graph, number) for number in numbers if number not in known]
+    for number in range(graph.number("OPERATIONGRAPH_ENGINE_GLOBAL_COUNT")):
+        found += _numbered(gpu, graph, number, defaults=number not in known)
     unique: dict[Any, Configured] = {}
     for engine, config in found:
-        key = (engine.source,) if engine.number is None else (engine.number, engine.knobs)
+        key = (engine.source,) if engine.number is None else (engine.number, *sorted(engine.knobs))
         unique.setdefault(key, (engine, config))
     seen: Counter[int | None] = Counter()
     ranked = []
@@ -130,15 +138,48 @@ def _proposed(gpu: Gpu, graph: Descriptor, mode: str, source: str) -> Iterator[C
         yield engine, config
 
 
-def _numbered(gpu: Gpu, graph: Descriptor, number: int) -> Configured:
-    engine = Engine(number, "its number")
-    config: Descriptor | None = None
-    with refusals(engine):
+def _numbered(gpu: Gpu, graph: Descriptor, number: int, defaults: bool) -> list[Configured]:
+    """An engine with its ``defaults``, if they are wanted, and with each setting of its knobs."""
+    engine = Engine(number, BY_NUMBER)
+    settings: list[Setting] = [()]
+    with refusals(gpu, engine):
         final = made(gpu.api, "ENGINE", gpu.until, ENGINE_OPERATION_GRAPH=graph, ENGINE_GLOBAL_INDEX=number)
         engine = _read(final, engine.source, ())
-    if engine.notes is not None:
-        with refusals(engine):
-            config = made(gpu.api, "ENGINECFG", gpu.until, ENGINECFG_ENGINE=final)
+    if engine.notes is None:
+        return [(engine, None)] if defaults else []
+    if not engine.barred(gpu.tf32):
+        with refusals(gpu, replace(engine)):  # what does not tell its knobs has its defaults
+            settings += _settings(gpu, final)
+    return [_set(gpu, final, engine, chosen) for chosen in (settings if defaults else settings[1:])]
+
+
+def _settings(gpu: Gpu, final: Descriptor) -> list[Setting]:
+    """All of them, by what an engine says of its knobs; none if there are more than :data:`SETTINGS`."""
+    with contextlib.ExitStack() as until:
+        values = []
+        for knob in final.parts("ENGINE_KNOB_INFO", "KNOB_INFO", until):
+            of = {
+                what: knob.number(f"KNOB_INFO_{what}") for what in ("TYPE", "MINIMUM_VALUE", "MAXIMUM_VALUE", "STRIDE")
+            }
+            possible = range(of["MINIMUM_VALUE"], of["MAXIMUM_VALUE"] + 1, max(1, of["STRIDE"]))
+            values.append([(of["TYPE"], value) for value in possible])
+    if not values or math.prod(map(len, values)) > SETTINGS:
+        return []
+    return list(itertools.product(*values))
+
+
+def _set(gpu: Gpu, final: Descriptor, engine: Engine, chosen: Setting) -> Configured:
+    """The engine that ``final`` is, with these knobs, or with its defaults."""
+    knobs = tuple(f"k{kind}={value}" for kind, value in chosen)
+    engine = replace(engine, knobs=knobs, source=BY_KNOBS if chosen else BY_NUMBER)
+    config: Descriptor | None = None
+    with refusals(gpu, engine):
+        choices = [
+            made(gpu.api, "KNOB_CHOICE", gpu.until, KNOB_CHOICE_KNOB_TYPE=kind, KNOB_CHOICE_KNOB_VALUE=value)
+            for kind, value in chosen
+        ]
+        given = {"ENGINECFG_KNOB_CHOICES": choices} if choices else {}
+        config = made(gpu.api, "ENGINECFG", gpu.until, ENGINECFG_ENGINE=final, **given)
     return engine, config
 
 
@@ -150,11 +191,11 @@ def _read(final: Descriptor, source: str, knobs: tuple[str, ...]) -> Engine:
 
 
 @contextlib.contextmanager
-def refusals(engine: Engine) -> Iterator[None]:
+def refusals(gpu: Gpu, engine: Engine) -> Iterator[None]:
     """What cuDNN refuses within is told of ``engine``, and goes on; any other failure is raised."""
     try:
         yield
     except CallFailed as e:
-        if not e.refusal and (e.status // 1000 * 1000 != INTERNAL_ERROR and e.status != NO_LIBRARY):
+        if not gpu.survives(e):
             raise
         engine.refused = e.words

@@ -14,7 +14,7 @@ from typing import Any
 from xframe.backends import cudnn_rounding
 from xframe.backends.cudnn_convolution import Choice, Problem
 from xframe.backends.cudnn_device import Dims, Gpu, channels_last, contiguous
-from xframe.backends.cudnn_engines import FASTEST, Engine, listed, refusals
+from xframe.backends.cudnn_engines import BY_KNOBS, FASTEST, Engine, listed, refusals
 from xframe.backends.cudnn_graph import Descriptor, made
 from xframe.backends.cudnn_library import CROSS_CORRELATION, FLOAT, NOT_SUPPORTED, CallFailed
 from xframe.errors import Unavailable
@@ -22,7 +22,7 @@ from xframe.nvidia import load
 
 #: At most so many engines with their knobs are measured at a convolution, each by the shortest of so many runs: others
 #: may be at work on the device. One run is enough where it takes so many seconds, and so many times the fastest's.
-MOST, RUNS, LONG, SLOW = 32, 5, 0.02, 3.0
+MOST, RUNS, LONG, SLOW = 64, 5, 0.02, 3.0
 STRIDES = {"NCHW": contiguous, "NHWC": channels_last}
 #: Tensors begin on a multiple of this many bytes; ``cudaMalloc`` gives more.
 _ALIGNMENT = 16
@@ -34,10 +34,11 @@ class NoEngine(CallFailed):
     """No engine of a kind can do a convolution: what cuDNN said of each, those of which it said the same together."""
 
     def __init__(self, kind: str, engines: Sequence[Engine]):
-        said: dict[str, list[str]] = {}
+        said: dict[str, dict[str, None]] = {}  # in their order
         for engine in (e for e in engines if e.number is not None):
             why = engine.refused or f"of another kind, {engine.kind}"
-            said.setdefault(why, []).append(" ".join((str(engine.number), *engine.knobs)))
+            knobs = () if engine.source == BY_KNOBS else engine.knobs
+            said.setdefault(why, {})[" ".join((str(engine.number), *knobs))] = None
         told = "; ".join(f"{', '.join(numbers)}: {why}" for why, numbers in said.items())
         count = len({e.number for e in engines if e.number is not None})
         brief = f"none of its {count} engines is {kind} and can do it"
@@ -107,7 +108,7 @@ class GraphConvolution:
 
     def _fastest(self, kind: str, x: int, w: int, y: int) -> tuple[Engine, Descriptor]:
         best: tuple[float, Engine, Descriptor] | None = None
-        measured = 0
+        gpu, measured = self._gpu, 0
         with contextlib.ExitStack() as kept:
             for engine, config in self._listed:
                 if config is None or engine.refused or kind not in (FASTEST, engine.kind):
@@ -115,7 +116,7 @@ class GraphConvolution:
                 engine.refused = self._left_out(engine, measured)
                 if engine.refused:
                     continue
-                with refusals(engine), contextlib.ExitStack() as until:
+                with refusals(gpu, engine), contextlib.ExitStack() as until:
                     plan = self._planned(engine, config, until)
                     seconds = self._seconds(engine, plan, best[0] if best else math.inf, (x, w, y))
                     measured += 1
@@ -125,7 +126,7 @@ class GraphConvolution:
                         best = seconds, engine, plan
             if best is None:
                 raise NoEngine(kind, self.engines)
-            self._gpu.until.push(kept.pop_all())
+            gpu.until.push(kept.pop_all())
         return best[1:]
 
     def _left_out(self, engine: Engine, measured: int) -> str:

@@ -5,8 +5,10 @@ the other's values are is in ``cudnn_graph``. Signatures and values here are tho
 ``cublas_v2.h``, ``cudnn_graph.h``, ``cudnn_ops.h`` and ``cudnn_cnn.h``.
 """
 
+import contextlib
 import ctypes
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from xframe.errors import Unavailable, XframeError
@@ -45,6 +47,14 @@ THREAD_LOCAL = 1  # ``cudaStreamCaptureModeThreadLocal``
 #: Statuses that are a refusal: bad parameters for this algorithm (2000), not supported (3000), and no memory for it.
 NOT_SUPPORTED = 3000
 _REFUSALS, _NO_MEMORY = (2000, NOT_SUPPORTED), (4003, 4004)
+#: Statuses that may be of one algorithm alone, or of a device that is lost: its library does not load (1008), internal
+#: errors (4000), and that it does not run (5000).
+_NO_LIBRARY, _BROKEN = 1008, (4000, 5000)
+#: ``cudnnCallback_t``: severity, what was given, what is known of the call, and its text; errors and warnings, as bits.
+_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+_LISTENED = 1 << 1 | 1 << 2
+#: Lines of one text of cuDNN's that are read at most.
+_LINES = 64
 OUT_OF_MEMORY, NOT_READY = 2, 600  # ``cudaErrorMemoryAllocation``, ``cudaErrorNotReady``
 
 _TYPES: dict[str, Any] = {
@@ -83,6 +93,7 @@ SIGNATURES = {
     "cublasSgemm_v2": "piiiiippipippi",
     "cudnnCreate": "p",
     "cudnnDestroy": "p",
+    "cudnnSetCallback": "upp",
     "cudnnSetStream": "pp",
     "cudnnCreateTensorDescriptor": "p",
     "cudnnDestroyTensorDescriptor": "p",
@@ -156,6 +167,8 @@ class CallFailed(XframeError):
         cudnn = function.startswith("cudnn")
         self.refusal = cudnn and (status // 1000 * 1000 in _REFUSALS or status in _NO_MEMORY)
         self.refusal = self.refusal or (function == "cudaMalloc" and status == OUT_OF_MEMORY)
+        #: Whether it may be of this algorithm alone, if the device still answers.
+        self.doubtful = cudnn and (status // 1000 * 1000 in _BROKEN or status == _NO_LIBRARY)
 
 
 class Libraries:
@@ -172,6 +185,7 @@ class Libraries:
     def __init__(self) -> None:
         self._loaded = {begin: load(name) for name, begin in BEGINS.items()}
         self.version = self._cudnn_version()
+        self._heard: list[str] | None = None
 
     def _cudnn_version(self) -> str:
         function = self._loaded["cudnn"].cudnnGetVersion
@@ -195,6 +209,8 @@ class Libraries:
         function = self.raw(name)
 
         def checked(*args: Any) -> None:
+            if self._heard:
+                self._heard.clear()
             status = function(*args)
             if status:
                 raise self.failure(name, status)
@@ -208,8 +224,9 @@ class Libraries:
 
     def words(self, function: str, status: int) -> str:
         """What the library that has ``function`` calls the status of its last call, and what cuDNN adds to that."""
-        more = self._last_words() if function.startswith("cudnn") else ""
-        return self.name(function, status) + (f": {more}" if more else "")
+        name = self.name(function, status)
+        more = self._reason(function).removeprefix(f"{name.split()[0]}, ") if function.startswith("cudnn") else ""
+        return name + (f": {more}" if more else "")
 
     def name(self, function: str, status: int) -> str:
         """What the library that has ``function`` calls a status."""
@@ -219,9 +236,31 @@ class Libraries:
         tell.restype, tell.argtypes = ctypes.c_char_p, [ctypes.c_int]
         return f"{(tell(status) or b'').decode(errors='replace')} ({status})"
 
-    def _last_words(self) -> str:
-        tell = self._loaded["cudnn"].cudnnGetLastErrorString
-        tell.restype, tell.argtypes = None, [ctypes.c_char_p, ctypes.c_size_t]
-        buffer = ctypes.create_string_buffer(512)
-        tell(buffer, len(buffer))
-        return " ".join(buffer.value.decode(errors="replace").split())
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Within, cuDNN's refusals have its reasons. It tells them to a callback alone: its last error's text has none
+        of warnings, as they are, and may be of a call that succeeded long ago. Nothing is to be timed within."""
+        heard: list[str] = []
+
+        def hear(severity: int, user: int, debug: int, text: int) -> None:  # strings, of which the last is empty
+            for _ in range(_LINES):
+                line = ctypes.string_at(text)
+                if not line:
+                    return
+                heard.append(line.decode(errors="replace"))
+                text += len(line) + 1
+
+        callback = _CALLBACK(hear)
+        self.cudnnSetCallback(_LISTENED, None, ctypes.cast(callback, ctypes.c_void_p))
+        self._heard = heard
+        try:
+            yield
+        finally:
+            self._heard = None
+            self.cudnnSetCallback(0, None, None)
+
+    def _reason(self, function: str) -> str:
+        """What cuDNN has told since ``function`` was called: the first reason of its text, which is the innermost."""
+        *_, text = re.split(rf"(?m)^.*\b{function}\(\) called:", "\n".join(self._heard or ()))
+        found = re.search(r"(CUDNN_STATUS_\w+); Reason: (.+)", text)
+        return f"{found[1]}, {' '.join(found[2].split())}" if found else ""

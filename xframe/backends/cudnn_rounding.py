@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from xframe.types import ConvSite, Rounding
 
-#: Numerical notes of engines that may round the operands of products, to no less than TF32 or float16.
-OPERANDS = ("TENSOR_CORE", "DOWN_CONVERT_INPUTS")
+#: Numerical notes of engines that may round the operands of products, to no less than TF32.
+OPERANDS = ("TENSOR_CORE",)
 #: Taps of the kernel -> outputs of the largest tile that cuDNN's Winograd is taken to have in one dimension.
 #: ``winogradForwardData4x4`` and ``winogradForwardData9x9_5x5`` are names of its kernels.
 _LARGEST = {3: 4, 5: 9}

@@ -20,7 +20,7 @@ from xframe.errors import Unavailable, XframeError
 T = TypeVar("T")
 
 #: Values of ``CUPTI_API_VERSION``: CUDA 11.8, and the first whose records are not known.
-OLDEST, UNKNOWN = 18, 130500
+OLDEST, UNKNOWN = 18, 130600
 #: ``CUpti_ActivityKind``.
 MEMCPY, MEMSET, DRIVER, RUNTIME, CONCURRENT_KERNEL = 1, 2, 4, 5, 10
 KINDS = (CONCURRENT_KERNEL, MEMCPY, MEMSET, RUNTIME, DRIVER)
@@ -198,8 +198,8 @@ class Recorder:
         self._do("cuptiGetVersion", ctypes.byref(version))
         if not OLDEST <= version.value < UNKNOWN:
             raise Unavailable(
-                f"the records of CUPTI are known of CUDA 11.8 to 13.4, and it is of version {version.value} here: pip"
-                " install 'nvidia-cuda-cupti>=13,<13.5'"
+                f"the records of CUPTI are known of CUDA 11.8 to 13.5, and it is of version {version.value} here: pip"
+                " install 'nvidia-cuda-cupti>=13,<13.6'"
             )
 
     def start(self, clock: Callable[[], int]) -> None:
