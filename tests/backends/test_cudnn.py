@@ -354,6 +354,17 @@ def test_the_rest_of_a_network_is_right_too(fake, tmp_path, case):
     executable.close()
 
 
+def test_padding_that_a_convolution_needs_is_of_its_site(fake, tmp_path):
+    nodes, weights, image, out = NODES["branches"]
+    model = network(tmp_path, nodes, weights, image, out)
+    executable = Cudnn().compile(model, Plan(), "cuda", 1)
+    kernels = [k for k in executable.profile(1)[0].kernels if k.layer == "uneven"]
+    sites = [(k.kind, k.role, k.site) for k in kernels]
+    assert sites == [("layout", "pad", executable.sites[0].site), ("conv", "convolution", executable.sites[0].site)]
+    assert executable.sites[0].name == "uneven"
+    executable.close()
+
+
 @pytest.mark.parametrize(
     ("node", "why"),
     [

@@ -199,7 +199,8 @@ class CudnnExecutable:
             start = lead + free[i]
             end = min(start + queued.times[i + 1] - queued.times[i], lead + free[i + 1])
             layer, site = self._owners.get(call.node, (call.node, None))
-            mine, words = (site, self._words[call.node]) if call.kind == "conv" else (None, "")
+            words = self._words[call.node] if call.kind == "conv" else ""
+            mine = site if call.kind == "conv" or call.role == "pad" else None  # padding is part of what it takes
             kernels.append(Kernel(call.name, start, max(start, end), mine, call.role, call.kind, layer, words))
         return Profile(max(wall, lead + free[-1]), tuple(kernels), note="" if queued.gated else UNGATED)
 
