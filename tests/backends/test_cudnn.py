@@ -355,8 +355,8 @@ def test_the_rest_of_a_network_is_right_too(fake, tmp_path, case):
 
 
 def test_padding_that_a_convolution_needs_is_of_its_site(fake, tmp_path):
-    nodes, weights, image, out = NODES["branches"]
-    model = network(tmp_path, nodes, weights, image, out)
+    node = helper.make_node("Conv", ["x", "w"], ["y"], "uneven", pads=[0, 1, 1, 2], strides=[2, 1])
+    model = network(tmp_path, [node], {"w": (4, 2, 2, 3)}, (2, 2, 8, 7), (2, 4, 4, 8))
     executable = Cudnn().compile(model, Plan(), "cuda", 1)
     kernels = [k for k in executable.profile(1)[0].kernels if k.layer == "uneven"]
     sites = [(k.kind, k.role, k.site) for k in kernels]
