@@ -1,5 +1,6 @@
 """How sessions of ONNX Runtime are set up: devices, switches, and that they are had."""
 
+import contextlib
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper, save_model
 from xframe import artifact, nvidia, registry
 from xframe.backends import ort_session
 from xframe.backends.ort import OnnxRuntime
-from xframe.errors import NotHonoured, Unavailable, Unsupported, UsageError
+from xframe.errors import NotHonoured, Unavailable, Unsupported, UsageError, XframeError
 from xframe.types import Plan
 
 AUTO = Plan()
@@ -139,7 +140,7 @@ def test_options_of_the_cuda_provider(monkeypatch):
     """What the provider is given; it is not there in most places where this runs."""
     given = {}
 
-    def session(path, settings, providers, disabled_optimizers):
+    def session(path, settings, providers, disabled_optimizers, enable_fallback):
         given.update(providers[0][1])
         return SimpleNamespace(
             get_providers=lambda: [providers[0][0]],
@@ -173,7 +174,7 @@ def test_limits_are_given_only_where_they_are_asked_for():
 def test_a_session_on_a_gpu_runs_no_node_on_the_cpu(monkeypatch):
     asked = []
 
-    def session(path, settings, providers, disabled_optimizers):
+    def session(path, settings, providers, disabled_optimizers, enable_fallback):
         asked.append(settings.get_session_config_entry("session.disable_cpu_ep_fallback"))
         raise RuntimeError(
             "[ONNXRuntimeError] : 1 : FAIL : This session contains graph nodes that are assigned to the default CPU EP,"
@@ -183,10 +184,41 @@ def test_a_session_on_a_gpu_runs_no_node_on_the_cpu(monkeypatch):
     monkeypatch.setattr(ort_session, "provider_of", lambda device: (ort_session.PROVIDERS["cuda"], 0))
     monkeypatch.setattr(ort_session.ort, "preload_dlls", lambda: None)
     monkeypatch.setattr(ort_session.ort, "InferenceSession", session)
+    monkeypatch.setattr(ort_session, "_missing", lambda: "")
     with pytest.raises(NotHonoured, match="cuda was asked for and ONNX Runtime would run nodes on the CPU"):
         ort_session.Settings("m.onnx", 1, "cuda").open()
     assert asked == ["1"]
     assert "session.disable_cpu_ep_fallback" not in ort_session.Settings("m.onnx", 1, "cpu")._entries()
+
+
+def test_a_provider_that_does_not_load_is_no_node_without_a_kernel(model, monkeypatch):
+    """ONNX Runtime goes on without it, and says of all nodes that they are the CPU's."""
+    with contextlib.suppress(Unavailable):
+        nvidia.devices()
+        pytest.skip("there is a driver, and its libraries may be here")
+    monkeypatch.setattr(nvidia, "devices", lambda: 1)
+    with pytest.raises(Unavailable, match=r"CUDA provider does not load: lib\w+\.so.*: pip install"):
+        compiled(model, "cuda")
+
+
+def test_what_fails_while_the_provider_is_made_is_told(model, monkeypatch):
+    """Not what a second try, on the CPU, would say: it was refused that."""
+    made = ort_session.ort.capi.onnxruntime_inference_collection.C.InferenceSession
+
+    def session(*given):
+        real = made(*given)
+
+        def initialize(providers, options, disabled):
+            if ort_session.PROVIDERS["cuda"] in providers:
+                raise RuntimeError("CUDA failure 2: out of memory")
+            return real.initialize_session(providers, options, disabled)
+
+        return SimpleNamespace(initialize_session=initialize)
+
+    monkeypatch.setattr(nvidia, "devices", lambda: 1)
+    monkeypatch.setattr(ort_session.ort.capi.onnxruntime_inference_collection.C, "InferenceSession", session)
+    with pytest.raises(XframeError, match=r"can't load .*CUDA failure 2: out of memory"):
+        compiled(model, "cuda")
 
 
 @pytest.mark.parametrize(("device", "placed"), [("cuda", 1), ("cpu", 3)])
@@ -244,7 +276,7 @@ def test_a_session_that_fell_back_to_the_cpu_is_not_honoured(model, monkeypatch)
     monkeypatch.setattr(
         ort_session.ort,
         "InferenceSession",
-        lambda path, settings, **_: real(path, settings, providers=["CPUExecutionProvider"]),
+        lambda path, settings, **_: real(path, providers=["CPUExecutionProvider"]),
     )
     with pytest.raises(NotHonoured, match="fell back to CPUExecutionProvider"):
         compiled(model, "cuda")

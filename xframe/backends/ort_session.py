@@ -1,8 +1,10 @@
 """How an ONNX Runtime session is set up, and what is bound to it."""
 
+import ctypes
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,8 +35,9 @@ CUDA: dict[str, dict[str, str | None]] = {
 }
 #: What a session says that would run a node elsewhere than on the GPU.
 _ELSEWHERE = "assigned to the default CPU EP"
-#: And when its Python side, after a provider that did not load, tries again with the CPU's.
-_RETRIED = "explicitly added the CPU EP"
+#: The file of the CUDA provider, and what brings the libraries that it needs.
+_PROVIDER = "libonnxruntime_providers_cuda.so"
+_LIBRARIES = "pip install 'xframe-eval[ort,cudnn]'; PyTorch for CUDA 13 brings them, too"
 #: Switches of the CPU provider alone.
 CPU = ("nchwc",)
 
@@ -81,7 +84,7 @@ class Settings:
         Unsupported
             The model has an operator that ONNX Runtime lacks.
         Unavailable
-            The build has no CUDA, or there is no driver or no such GPU.
+            The build has no CUDA, there is no driver or no such GPU, or the CUDA provider does not load.
         NotHonoured
             The session has other settings, or another provider, than it was given, or would run a node on the CPU that
             was to run on a GPU.
@@ -96,34 +99,31 @@ class Settings:
         disabled = [] if self.on("nchwc") else ["NchwcTransformer"]
         try:
             session = ort.InferenceSession(
-                self.path, settings, providers=[(provider, options)], disabled_optimizers=disabled
+                self.path, settings, providers=[(provider, options)], disabled_optimizers=disabled, enable_fallback=0
             )
         except Exception as e:  # its classes derive from Exception or RuntimeError, depending on the cause
             words = " ".join(str(e).split())
             words = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", words)[:300]
             if _ELSEWHERE in words:
+                if why := _missing():  # ONNX Runtime goes on without a provider that does not load
+                    raise Unavailable(
+                        f"{self.device} was asked for and ONNX Runtime's CUDA provider does not load: {why}:"
+                        f" {_LIBRARIES}"
+                    ) from e
                 raise NotHonoured(
                     f"{self.device} was asked for and ONNX Runtime would run nodes on the CPU, for which its CUDA"
                     f" provider has no kernel: {words}"
                 ) from e
-            if _RETRIED in words:
-                raise self._fell_back(_cpu()) from e
             error = Unsupported if re.search(r"NOT_IMPLEMENTED|not a registered|Unrecognized", str(e)) else XframeError
             where = self.path if isinstance(self.path, str) else "a model in memory"
             raise error(f"ONNX Runtime can't load {where}: {words}") from e
         if session.get_providers()[0] != provider:
-            raise self._fell_back(session.get_providers()[0])
+            raise NotHonoured(f"{self.device} was asked for and ONNX Runtime fell back to {session.get_providers()[0]}")
         self._check(settings, session.get_session_options())
         taken = session.get_provider_options()[provider]
         if wrong := {k: taken.get(k) for k, v in options.items() if taken.get(k) != v}:
             raise NotHonoured(f"ONNX Runtime was given the provider options {options} and has {wrong}")
         return Bound(session, "cpu" if provider == _cpu() else "cuda", index)
-
-    def _fell_back(self, where: str) -> NotHonoured:
-        return NotHonoured(
-            f"{self.device} was asked for and ONNX Runtime fell back to {where}: the CUDA and cuDNN libraries it needs"
-            " do not load here"
-        )
 
     def _provider_options(self, index: int) -> dict[str, str]:
         """Those of the CUDA provider; what is not asked for keeps the provider's own default."""
@@ -164,6 +164,18 @@ class Settings:
         wrong += [f"{k}={entries[k]}" for k, v in self._entries().items() if entries[k] != v]
         if wrong:
             raise NotHonoured(f"ONNX Runtime has other settings than it was given: {', '.join(wrong)}")
+
+
+def _missing() -> str:
+    """Why the CUDA provider does not load, in the loader's words; empty if it does.
+
+    To be asked when a session has tried to load it: by itself, before, it would find nobody to be a provider of.
+    """
+    try:
+        ctypes.CDLL(str(Path(ort.__file__).parent / "capi" / _PROVIDER))
+    except OSError as e:
+        return str(e)
+    return ""
 
 
 def _cpu() -> str:
