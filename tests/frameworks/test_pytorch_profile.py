@@ -219,6 +219,33 @@ def test_kernels_of_a_device_take_the_layers_of_their_operators():
     assert (found[1].site, found[1].algorithm) == (SITE, "implicit_convolve_sgemm")
 
 
+def test_calls_of_cuda_are_no_operators_though_their_numbers_are_the_same():
+    network = _Network({"c": "conv", "r": "relu"}, {"c": SITE}, {})
+    roots = trees([
+        Event("aten::cudnn_convolution", 0, 1, id=1), Event("aten::relu", 1, 3, id=513),
+        Event("cudaLaunchKernel", 1.5, 2, id=1, caller=513),
+    ])  # fmt: skip
+    roots[0].layer = roots[1].layer = roots[1].children[0].layer = "r"
+    roots[0].layer = "c"
+    (kernel,) = _on_device(network, [n for r in roots for n in r.walk()], [Event("sgemm", 3, 4, 0, True, 0, 1)])
+    assert (kernel.kind, kernel.layer) == ("conv", "c")
+
+
+def test_launching_is_no_work_of_the_interpreter():
+    names = ("cudaLaunchKernel", "cuLaunchKernelEx", "cudaMemcpyAsync", "cudaDeviceSynchronize", "custom thing")
+    kinds = [pytorch_profile._span(trees([Event(name, 0, 1)])[0]).kind for name in names]
+    assert kinds == ["dispatch", "dispatch", "dispatch", "python", "python"]
+
+
+def test_what_inductor_fused_around_a_product_is_no_product():
+    names = {
+        "triton_poi_fused_convolution_relu_0": "activation", "triton_poi_fused_max_pool2d_with_indices_1": "pool",
+        "triton_poi_fused_addmm_relu_3": "activation", "triton_tem_fused_addmm_2": "fc",
+        "triton_poi_fused_convolution_4": "",
+    }  # fmt: skip
+    assert {name: pytorch_profile._by_name(name) for name in names} == names
+
+
 SPEC = ModelSpec(
     "net",
     (3, 9, 7),

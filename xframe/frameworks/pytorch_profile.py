@@ -33,6 +33,11 @@ _WORDS = (
     ("activation", r"relu|hardtanh|clamp"),
     ("elementwise", r"add|mul|div|pow"),
 )
+#: Kernels that Inductor fused for a GPU, named after all that they came from: of a product what follows it, as the
+#: product itself is a library's or a template's.
+_FUSED, _PRODUCTS = re.compile(r"triton_(poi|red|per)_"), re.compile(r"convolution|addmm|bmm|mm")
+#: Calls of CUDA itself, which an operator launches by.
+_DRIVER = re.compile(r"cu(da)?[A-Z]\w*$")
 #: Operators that put values into another order; what they call does it.
 _RELAYOUT = ("aten::contiguous", "aten::clone", "aten::to", "aten::_to_copy", "aten::reshape")
 #: How the convolutions of torch itself work: the operator that does it -> words.
@@ -115,11 +120,15 @@ def _profile(network: _Network, seen: Pass, roots: Sequence[Node], cost: float) 
 def _span(node: Node) -> Span:
     if node.name in pytorch_trace.ALLOCATIONS:
         kind = "allocation"
-    elif pytorch_trace.operator(node.name) or "Cache Lookup" in node.name:
+    elif pytorch_trace.operator(node.name) or "Cache Lookup" in node.name or _launches(node.name):
         kind = "dispatch"
     else:
         kind = "python"
     return Span(node.name, node.event.start, node.event.end, kind)
+
+
+def _launches(name: str) -> bool:
+    return _DRIVER.match(name) is not None and "Synchronize" not in name
 
 
 def _kind(network: _Network, node: Node) -> str:
@@ -131,6 +140,7 @@ def _kind(network: _Network, node: Node) -> str:
 
 
 def _by_name(name: str) -> str:
+    name = _PRODUCTS.sub("", name) if _FUSED.match(name) else name
     return next((kind for kind, words in _WORDS if re.search(words, name, re.IGNORECASE)), "")
 
 
@@ -171,7 +181,8 @@ def _split(pieces: Sequence[tuple[float, float]], weights: Sequence[float]) -> I
 
 
 def _on_device(network: _Network, nodes: Sequence[Node], devices: Sequence[Event]) -> Iterator[Kernel]:
-    callers = {node.event.id: node for node in nodes if node.event.id}
+    # Of operators alone: calls of CUDA are counted by CUPTI, from 1 as they are, and have a caller themselves.
+    callers = {node.event.id: node for node in nodes if node.event.id and not node.event.caller}
     for event in devices:
         node = callers.get(event.caller)
         layer = node.layer if node else ""
