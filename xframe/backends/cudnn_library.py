@@ -239,7 +239,8 @@ class Libraries:
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
         """Within, cuDNN's refusals have its reasons. It tells them to a callback alone: its last error's text has none
-        of warnings, as they are, and may be of a call that succeeded long ago. Nothing is to be timed within."""
+        of warnings, as they are, and may be of a call that succeeded long ago. Within, nothing is to be timed by the
+        host's clock, as a call may take longer."""
         heard: list[str] = []
 
         def hear(severity: int, user: int, debug: int, text: int) -> None:  # strings, of which the last is empty
