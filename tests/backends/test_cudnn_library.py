@@ -40,8 +40,7 @@ ENUMS = {
     "CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED": library._NO_LIBRARY,
     "CUDNN_STATUS_INTERNAL_ERROR": library._BROKEN[0],
     "CUDNN_STATUS_EXECUTION_FAILED": library._BROKEN[1],
-    "CUDNN_SEV_ERROR": 1,
-    "CUDNN_SEV_WARNING": 2,
+    **{f"CUDNN_SEV_{name}": value for name, value in library.SEVERITIES.items()},
     "CUDNN_STATUS_BAD_PARAM": 2000,
     "CUDNN_STATUS_NOT_SUPPORTED": library.NOT_SUPPORTED,
     "CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED": 4003,
@@ -118,11 +117,7 @@ def _number(text, before):
 def letter(argument):
     """What :data:`library.SIGNATURES` calls an argument of a prototype."""
     words = argument.replace("const", " ").split("=")[0].strip()
-    if (
-        "*" in words
-        or "[" in words
-        or re.search(r"(Descriptor|Handle|Stream|Event|Graph|GraphExec|Callback)_t\b", words)
-    ):
+    if re.search(r"[*\[]|(Descriptor|Handle|Stream|Event|Graph|GraphExec|Callback)_t\b", words):
         return "p"
     if words.startswith("unsigned long long"):
         return "z"  # as large on 64 bits

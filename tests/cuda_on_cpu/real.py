@@ -36,7 +36,7 @@ POINTWISE = ConvSite(1, 13, (9, 7), 11, (1, 1), (2, 2))
 DEPTHWISE = ConvSite(1, 5, (9, 7), 5, (3, 3), (2, 2), (1, 1, 1, 1), (1, 1), 5)
 
 
-def _convolution(lowering: str, site: ConvSite, detail: str | None = None) -> list[Stage]:
+def convolution(lowering: str, site: ConvSite, detail: str | None = None) -> list[Stage]:
     _, w, b = conv_data(site, 0)
     found = registry.load(registry.LOWERINGS, lowering)
     known: dict[str, Variant] = {v.detail: v for v in found.variants(site)}
@@ -52,16 +52,16 @@ def _dense() -> list[Stage]:
 
 #: Name -> the stages of which each kernel is.
 KINDS: dict[str, Callable[[], list[Stage]]] = {
-    "direct 3x3": lambda: _convolution("direct", USUAL),
-    "direct 11x11 stride 4": lambda: _convolution("direct", STRIDED),
-    "direct depthwise": lambda: _convolution("direct", DEPTHWISE),
-    "gemm implicit": lambda: _convolution("gemm", USUAL, "implicit"),
-    "gemm im2col": lambda: _convolution("gemm", USUAL, "im2col"),
-    "gemm 1x1 stride 2": lambda: _convolution("gemm", POINTWISE),
-    "winograd 3x3": lambda: _convolution("winograd", USUAL),
-    "winograd 11x11 stride 4": lambda: _convolution("winograd", STRIDED),
-    "fft 5x5": lambda: _convolution("fft", WIDE),
-    "fft 11x11 stride 4": lambda: _convolution("fft", STRIDED),
+    "direct 3x3": lambda: convolution("direct", USUAL),
+    "direct 11x11 stride 4": lambda: convolution("direct", STRIDED),
+    "direct depthwise": lambda: convolution("direct", DEPTHWISE),
+    "gemm implicit": lambda: convolution("gemm", USUAL, "implicit"),
+    "gemm im2col": lambda: convolution("gemm", USUAL, "im2col"),
+    "gemm 1x1 stride 2": lambda: convolution("gemm", POINTWISE),
+    "winograd 3x3": lambda: convolution("winograd", USUAL),
+    "winograd 11x11 stride 4": lambda: convolution("winograd", STRIDED),
+    "fft 5x5": lambda: convolution("fft", WIDE),
+    "fft 11x11 stride 4": lambda: convolution("fft", STRIDED),
     "fc": _dense,
     "pooling max": lambda: [
         pool_stage("max", (1, 13, 11, 5), (6, 5), (3, 3), (2, 2), (0, 0, 0, 0), (1, 1), False, AMPERE)

@@ -40,18 +40,11 @@ def stage(name: str, tile: tuple[int, int]) -> Stage:
 
 
 def _direct(site: ConvSite) -> list[Stage]:
-    _, weight, bias = conv_data(site, 0)
-    found = registry.load(registry.LOWERINGS, "direct")
-    stages = found.define(found.variants(site)[0], weight, Epilogue(bias, math.inf), "NHWC", AMPERE)
-    return [s for s in stages if s.role == "product"]
+    return [s for s in real.convolution("direct", site) if s.role == "product"]
 
 
 def _transforms(site: ConvSite) -> list[Stage]:
-    _, weight, bias = conv_data(site, 0)
-    found = registry.load(registry.LOWERINGS, "fft")
-    variant = next(v for v in found.variants(site) if v.detail == "14x14 image")
-    stages = found.define(variant, weight, Epilogue(bias, math.inf), "NHWC", AMPERE)
-    return [s for s in stages if s.role in ("input", "output")]
+    return [s for s in real.convolution("fft", site, "14x14 image") if s.role in ("input", "output")]
 
 
 def _dense(rows: int) -> list[Stage]:

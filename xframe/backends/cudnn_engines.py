@@ -158,11 +158,10 @@ def _settings(gpu: Gpu, final: Descriptor) -> list[Setting]:
     with contextlib.ExitStack() as until:
         values = []
         for knob in final.parts("ENGINE_KNOB_INFO", "KNOB_INFO", until):
-            of = {
-                what: knob.number(f"KNOB_INFO_{what}") for what in ("TYPE", "MINIMUM_VALUE", "MAXIMUM_VALUE", "STRIDE")
-            }
-            possible = range(of["MINIMUM_VALUE"], of["MAXIMUM_VALUE"] + 1, max(1, of["STRIDE"]))
-            values.append([(of["TYPE"], value) for value in possible])
+            kind, least, most, stride = (
+                knob.number(f"KNOB_INFO_{what}") for what in ("TYPE", "MINIMUM_VALUE", "MAXIMUM_VALUE", "STRIDE")
+            )
+            values.append([(kind, value) for value in range(least, most + 1, max(1, stride))])
     if not values or math.prod(map(len, values)) > SETTINGS:
         return []
     return list(itertools.product(*values))

@@ -50,9 +50,10 @@ _REFUSALS, _NO_MEMORY = (2000, NOT_SUPPORTED), (4003, 4004)
 #: Statuses that may be of one algorithm alone, or of a device that is lost: its library does not load (1008), internal
 #: errors (4000), and that it does not run (5000).
 _NO_LIBRARY, _BROKEN = 1008, (4000, 5000)
-#: ``cudnnCallback_t``: severity, what was given, what is known of the call, and its text; errors and warnings, as bits.
+#: ``cudnnCallback_t``: severity, what was given, what is known of the call, and its text.
 _CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
-_LISTENED = 1 << 1 | 1 << 2
+#: ``cudnnSeverity_t`` of what is listened to, which a mask has as bits.
+SEVERITIES = {"ERROR": 1, "WARNING": 2}
 #: Lines of one text of cuDNN's that are read at most.
 _LINES = 64
 OUT_OF_MEMORY, NOT_READY = 2, 600  # ``cudaErrorMemoryAllocation``, ``cudaErrorNotReady``
@@ -252,7 +253,7 @@ class Libraries:
                 text += len(line) + 1
 
         callback = _CALLBACK(hear)
-        self.cudnnSetCallback(_LISTENED, None, ctypes.cast(callback, ctypes.c_void_p))
+        self.cudnnSetCallback(sum(1 << s for s in SEVERITIES.values()), None, ctypes.cast(callback, ctypes.c_void_p))
         self._heard = heard
         try:
             yield
