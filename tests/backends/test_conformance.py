@@ -29,7 +29,7 @@ def backend(request, monkeypatch, tmp_path):
 
 @pytest.fixture
 def model(convnet):
-    return artifact.load(convnet(batch=8))  # nodes that take more than the microsecond that OpenVINO counts in
+    return artifact.load(convnet(batch=2))
 
 
 def test_right_values_for_each_input_and_no_stale_ones(backend, model):

@@ -5,12 +5,14 @@ import itertools
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import onnx
 import pytest
 
 from tests.lowering import zoo as light
 from xframe import artifact, registry, zoo
+from xframe.backends.nodes import Nodes
 from xframe.equivalence.reference import Reference
 from xframe.equivalence.verdict import judge
 from xframe.errors import NotHonoured, XframeError
@@ -128,6 +130,30 @@ def test_the_last_run_is_told_from_rounded_means(micros):
     found = backend.last_of(3, two, three) * 1e6
     assert found >= 0
     assert abs(found - micros[2]) <= 2
+
+
+def test_a_node_below_a_microsecond_is_told_and_takes_no_time(model):
+    """OpenVINO says of it that it did not run, as it does of one that was fused into another."""
+    status = openvino.ProfilingInfo.Status
+    told = [
+        ("x", "Parameter", "unknown_f32", status.NOT_RUN, 0),
+        ("conv1", "Convolution", "jit_avx2_f32", status.EXECUTED, 8),
+        ("relu1", "Relu", "undef", status.NOT_RUN, 0),
+        ("conv2", "Convolution", "jit_avx2_f32", status.NOT_RUN, 0),
+        ("pool", "AvgPool", "jit_avx2_f32", status.EXECUTED, 5),
+    ]
+    counts = [
+        SimpleNamespace(
+            node_name=name, node_type=kind, exec_type=by, status=ran, real_time=datetime.timedelta(microseconds=micros)
+        )
+        for name, kind, by, ran, micros in told
+    ]
+    built = OpenVino().compile(model, Plan(), "cpu", 1)
+    kernels = built._kernels(counts, counts, Nodes.read(model.path))
+    built.close()
+    assert [k.layer for k in kernels] == ["conv1", "conv2", "pool"]
+    assert [k.site for k in kernels] == [*(site for _, site in model.conv_sites), None]
+    assert [k.end > k.start for k in kernels] == [True, False, True]
 
 
 def test_nodes_that_add_up_to_more_than_the_pass_are_no_profile(model, monkeypatch):

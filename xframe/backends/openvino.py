@@ -22,6 +22,8 @@ import openvino as ov  # noqa: E402
 
 #: What it appends to the name of a convolution whose bias it took in.
 _FUSED = "/WithoutBiases"
+#: How it calls what runs a node that was fused into another, and one that has nothing to do.
+_NO_IMPLEMENTATION = ("undef", "unknown")
 #: Switch -> its property, and the values of that.
 _SWITCHES: dict[str, tuple[str, dict[str, Any]]] = {
     "performance_hint": ("PERFORMANCE_HINT", {"latency": "LATENCY", "throughput": "THROUGHPUT"}),
@@ -151,12 +153,17 @@ class OpenVinoExecutable:
         return Profile(wall, tuple(kernels))
 
     def _kernels(self, before: Sequence[Any], after: Sequence[Any], nodes: Any) -> list[Kernel]:
-        """The nodes that ran in the third run, of the counts ``before`` and ``after`` it."""
+        """The nodes that ran in the third run, of the counts ``before`` and ``after`` it.
+
+        One whose mean is below a microsecond is said not to have run, as is one that was fused into another or has
+        nothing to do; it alone has an implementation. It is listed, and takes no time.
+        """
         sites, kernels, end = dict(self._artifact.conv_sites), [], 0.0
         for two, node in zip(before, after, strict=True):
-            if node.status != ov.ProfilingInfo.Status.EXECUTED:
+            counted = node.status == ov.ProfilingInfo.Status.EXECUTED
+            if not counted and node.exec_type.startswith(_NO_IMPLEMENTATION):
                 continue
-            start, end = end, end + last_of(3, two.real_time, node.real_time)
+            start, end = end, end + (last_of(3, two.real_time, node.real_time) if counted else 0.0)
             kind = kinds.of_operator(node.node_type)
             layer = nodes.named(node.node_name.removesuffix(_FUSED)) if kind != "layout" else ""
             if kind == "conv" and layer:  # one that took in what follows may be called after the last of it
