@@ -1,9 +1,12 @@
 """The command ``gpu-check`` from a checkout, or from what ``--pack`` took elsewhere."""
 
+import os
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+ROOT = str(Path(__file__).resolve().parents[1])
+sys.path.insert(0, ROOT)
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH")]))  # of what it starts
 
 try:
     from xframe.cli import main

@@ -2,12 +2,15 @@
 
 import json
 import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.test_nvml import driver, library  # noqa: F401  # fixtures
-from xframe import available, cli
+from xframe import available, cli, files
 from xframe.gpucheck import check, machine
 from xframe.gpucheck.journal import CUT, DONE, INTERRUPTED, Found
 from xframe.prebuilt import build, folder
@@ -106,10 +109,48 @@ def test_several_gpus_are_checked_one_after_another_until_someone_stops_it(xfram
     assert asked == [("cuda:0", 2.0, tmp_path / "cuda-0"), ("cuda:1", 2.0, tmp_path / "cuda-1")]
     assert out.startswith("cuda:0\nGPU        cuda:0")
     assert "\ncuda:1\nGPU        cuda:1" in out
-    assert (code, (tmp_path / "cuda-1" / "summary.txt").exists()) == (0, True)
+    assert code == 0
     more = [Found("roofs", CUT, INTERRUPTED)]
     assert xframe("gpu-check", "-o", tmp_path, "--device", "cuda:0,1")[0] == 1
     assert len(asked) == 3
+
+
+def test_where_nothing_can_be_cached_the_folder_of_the_check_has_a_cache(xframe, monkeypatch, tmp_path):
+    """Else every export failed, and with them all rows but the native ones."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XFRAME_HOME", str(tmp_path / "file" / "home"))
+    homes = []
+    monkeypatch.setattr(check, "check", lambda *_: homes.append(files.home()) or [])
+    _, _, err = xframe("gpu-check", "-o", tmp_path / "found")
+    assert homes == [tmp_path / "found" / "cache"]
+    assert f"can't write to the folder {tmp_path / 'file' / 'home'}" in err
+    assert "$XFRAME_HOME names another" in err
+
+
+def test_where_the_archive_can_not_go_is_told_before_anything_is_looked_at(xframe, monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(check, "check", lambda *_: pytest.fail("it looked at the machine"))
+    code, _, err = xframe("gpu-check", "-o", tmp_path / "found", "--archive", tmp_path / "file" / "a.tar.gz")
+    assert (code, f"can't write to the folder {tmp_path / 'file'}" in err) == (1, True)
+
+
+def test_the_export_is_of_whom_one_names(xframe, monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(check, "check", lambda settings, *_: asked.append(settings.framework) or [])
+    xframe("gpu-check", "-o", tmp_path, "--framework", "jax")
+    assert asked == ["jax"]
+    assert xframe("gpu-check", "-o", tmp_path, "--framework", "jaxx")[0] == 2
+
+
+def test_the_script_is_found_by_what_it_starts_wherever_it_is_called(tmp_path):
+    code = "import os, runpy, subprocess, sys; sys.argv[1:] = ['--help']\n"
+    code += "try: runpy.run_path(os.environ['SCRIPT'], run_name='__main__')\nexcept SystemExit: pass\n"
+    code += "here = [sys.executable, '-S', '-c', 'import xframe; print(xframe.__file__)']\n"
+    code += "print(subprocess.run(here, capture_output=True, text=True).stdout)"
+    script = Path(__file__).parents[1] / "scripts" / "gpu_check.py"
+    variables = {**os.environ, "SCRIPT": str(script), "PYTHONPATH": ""}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=variables, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-2:-1] == [str(script.parents[1] / "xframe" / "__init__.py")], done.stderr
 
 
 def test_pack_takes_a_folder_of_compiled_networks(xframe, tmp_path):

@@ -4,6 +4,7 @@ import itertools
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from xframe import environment, launch, measure, store
 from xframe.errors import UsageError
 from xframe.measure import Budget, Job
 from xframe.registry import FRAMEWORKS, Row, Switch
-from xframe.types import Case, ModelSpec, Outcome, Plan, layer
+from xframe.types import Case, ConvSite, ModelSpec, Outcome, Plan, layer
 from xframe.worker import device_clock
 
 FAKES = Path(__file__).parent / "worker"
@@ -252,15 +253,35 @@ def test_what_does_not_fit_goes_in_groups(job, workers):
 
 
 def test_what_is_not_open_when_time_is_up_costs_itself_alone(job, monkeypatch):
-    """Time is up when the first is open: one is stuck then, and one has not begun, which goes into another group."""
+    """Time is up when the first is open: one is stuck then, and one has not begun."""
     opened, real = [], measure.Row.open
     monkeypatch.setattr(measure.Row, "open", lambda row: opened.append(real(row)))
     monkeypatch.setattr(measure, "time", SimpleNamespace(monotonic=lambda: 1e9 * bool(opened)))
     jobs = [job("HangInBuild"), job("Fine"), job("Noisy")]
-    stuck, *others = measure.measure(jobs, replace(QUICK, rounds=1, opening=1000.0, starts=2))
-    assert (stuck.outcome, stuck.reason.partition(",")[0]) == (Outcome.TIMEOUT, "it was not open after 1000 s")
-    assert [(m.case.framework, m.outcome) for m in others] == [("Fine", Outcome.OK), ("Noisy", Outcome.OK)]
-    assert [n.partition(":")[0] for m in others for n in m.notes if n.startswith("group")] == ["group 1", "group 2"]
+    done = by_name(measure.measure(jobs, replace(QUICK, rounds=1, opening=1000.0, starts=2)))
+    assert {name: m.outcome for name, m in done.items()} == {
+        "HangInBuild": Outcome.TIMEOUT,
+        "Fine": Outcome.OK,
+        "Noisy": Outcome.TIMEOUT,
+    }
+    for name in ("HangInBuild", "Noisy"):
+        assert done[name].reason.partition(",")[0] == "it was not open after 1000 s"
+
+
+def test_time_for_opening_is_counted_from_when_its_caller_began(job):
+    """What was prepared before, such as exports, took of it: nothing is opened that can't be in time."""
+    (m,) = measure.measure([job("Fine")], replace(QUICK, opening=5.0), since=time.monotonic() - 5.0)
+    assert (m.outcome, m.rounds) == (Outcome.TIMEOUT, ())
+
+
+def test_a_forced_plan_is_visited_and_profiled_before_what_picks_by_itself(job, monkeypatch):
+    """Where time is up in the midst of it, those kernels must be known that were asked for by name."""
+    seen, real = [], measure.Row.visit
+    monkeypatch.setattr(measure.Row, "visit", lambda row, n: seen.append(row.job.case.framework) or real(row, n))
+    forced, site = job("Noisy"), ConvSite.parse("n1c3h4w4o2k3x3s1x1p0.0.0.0d1x1g1float32")
+    forced = replace(forced, case=replace(forced.case, plan=Plan("gemm", ((site, "gemm"),))))
+    list(measure.measure([job("Fine"), forced], replace(QUICK, rounds=1)))
+    assert seen == ["Noisy", "Fine"]
 
 
 def test_little_memory_means_one_at_a_time(job, monkeypatch):

@@ -7,6 +7,7 @@ import itertools
 import math
 import os
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
@@ -302,6 +303,7 @@ def _measured(
     asked: Request, subject: Subject, batch: int, cases: Sequence[Case], logs: planning.Schedules, progress: Progress
 ) -> Iterator[tuple[Case, Measurement]]:
     """Each case of one batch with its measurement, as they become final."""
+    began = time.monotonic()
     order = repeated(batch, asked.images, asked.seed)
     feeds = subject.feeds(batch, asked.seed, order)
     artifacts: dict[str | None, Artifact | XframeError] = {None: subject.file} if subject.file else {}
@@ -326,16 +328,17 @@ def _measured(
         for case in (c for c in cases if c.threads == threads):
             try:
                 known = _ready(case, artifacts, asked, logs)
-                known = oracle.best(job(known)) if case.plan.label == BEST else known
+                known = oracle.best(job(known), began) if case.plan.label == BEST else known
                 ready.setdefault(known, []).append(case)
             except XframeError as e:
                 progress(f"{title(case)}: {e.outcome.value}")
                 yield case, Measurement(case, e.outcome, str(e))
-        for measurement in map(oracle.compared, measure(map(job, ready), asked.budget, stages(progress))):
+        for measurement in map(oracle.compared, measure(map(job, ready), asked.budget, stages(progress), began)):
             progress(f"{title(measurement.case)}: {measurement.outcome.value}")
             planned = measurement.case.runner == PLANNED
             told = (*measurement.notes, *(logs.notes(measurement.case.plan, threads) if planned else ()))
             yield from ((case, replace(measurement, notes=told)) for case in ready[measurement.case])
+        began = time.monotonic()
 
 
 def _exports(asked: Request, subject: Subject, batch: int, cases: Sequence[Case]) -> exports.Exports:

@@ -31,8 +31,8 @@ class Budget:
     the rounds, taken after each in turn with the other cases; on a GPU all after the last, unless ``fresh``.
     ``starts``: workers busy at once while nothing is timed; compile times are taken under this load
     (``starts_at_once`` in results). ``fresh``: each round in a process of its own, so that rounds differ as processes
-    of the same code do. ``opening``: what is not open by then, counted for all cases that are interleaved together, is
-    given up, and the others are measured; None: each has its own ``open_limit``.
+    of the same code do. ``opening``: what is not open so long after what it is measured for was begun, is given up, and
+    the others are measured; None: each has its own ``open_limit``.
     """
 
     rounds: int = 3

@@ -23,13 +23,16 @@ __all__ = ["Budget", "Job", "measure"]
 
 #: Seconds that a visit under way has, beyond its cap, to end after an interrupt.
 GRACE = 1.0
-_LATE = "it was not open after %.0f s, the time that all rows beside it had for that, and was stopped"
+_LATE = "it was not open after %.0f s, the time that it and all rows beside it had for that"
 
 Progress = Callable[[Case, str], None]
 
 
 def measure(
-    jobs: Iterable[Job], budget: Budget | None = None, on_progress: Progress | None = None
+    jobs: Iterable[Job],
+    budget: Budget | None = None,
+    on_progress: Progress | None = None,
+    since: float | None = None,
 ) -> Iterator[Measurement]:
     """Measure jobs side by side; a measurement comes out as soon as it is final, so in no particular order.
 
@@ -39,6 +42,8 @@ def measure(
     ----------
     on_progress
         Called with the case and the name of the stage it enters, from this thread.
+    since
+        When the time of ``budget.opening`` began, of ``time.monotonic``; None: now.
 
     Raises
     ------
@@ -48,13 +53,17 @@ def measure(
     """
     budget = budget or Budget()
     progress = on_progress or (lambda case, stage: None)
+    end = None if budget.opening is None else (time.monotonic() if since is None else since) + budget.opening
     pending = deque(Row(job, budget) for job in jobs)
     for group in itertools.count(1):
+        if end is not None and time.monotonic() >= end:
+            yield from (row.result(WorkerTimeout(_LATE % budget.opening)) for row in pending)
+            return
         if not pending:
             return
         rows: list[Row] = []
         try:
-            yield from _group(pending, rows, budget, progress, group)
+            yield from _group(pending, rows, budget, progress, group, end)
         finally:
             for row in rows:
                 row.kill()
@@ -62,9 +71,13 @@ def measure(
 
 
 def _group(
-    pending: deque[Row], live: list[Row], budget: Budget, progress: Progress, group: int
+    pending: deque[Row], live: list[Row], budget: Budget, progress: Progress, group: int, end: float | None
 ) -> Iterator[Measurement]:
-    """Take from ``pending`` what fits in memory, and measure it interleaved. ``live`` holds the rows with a worker."""
+    """Take from ``pending`` what fits in memory, and measure it interleaved. ``live`` holds the rows with a worker.
+
+    Rows are opened until ``end``. They are visited in the order of what their passes prove: those of a forced plan
+    first, as where time is up before all have passes, it is they whose kernels must be known.
+    """
 
     def ended(row: Row, error: BaseException | None = None) -> Measurement:
         live.remove(row)
@@ -72,9 +85,10 @@ def _group(
         row.close()
         return done
 
-    for row, error in _opened(pending, live, budget, progress):
+    for row, error in _opened(pending, live, budget, progress, end):
         if error is not None:
             yield ended(row, error)
+    live.sort(key=lambda row: not row.job.case.plan.lowerings)
     if group > 1 or pending:
         for row in live:
             row.facts["group"] = group
@@ -171,10 +185,9 @@ def _each(
 
 
 def _opened(
-    pending: deque[Row], live: list[Row], budget: Budget, progress: Progress
+    pending: deque[Row], live: list[Row], budget: Budget, progress: Progress, end: float | None
 ) -> Iterator[tuple[Row, BaseException | None]]:
-    """Open pending rows until no more fit in memory, or time is up; each comes out with its error or None."""
-    end = None if budget.opening is None else time.monotonic() + budget.opening
+    """Open pending rows until no more fit in memory, or until ``end``; each comes out with its error or None."""
 
     def full(row: Row, flying: Iterable[Row]) -> bool:
         if budget.workers is not None:

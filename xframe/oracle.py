@@ -26,6 +26,8 @@ from xframe.worker import wire
 
 #: Profiled passes of each plan: one alone is too noisy to choose by.
 PASSES = 9
+#: The part of the time for opening rows that is for those whose costs are measured; the rest is for the best plan.
+OPENING = 0.6
 #: Failures that another try may not have, so that costs without what failed are not kept.
 _PASSING = (Outcome.FAILED.value, Outcome.TIMEOUT.value, Outcome.UNAVAILABLE.value)
 
@@ -69,12 +71,15 @@ class Oracle:
             (name for name, row in LOWERINGS.items() if not row.opt_in or row.products or name in told),
             key=lambda name: name != fallback,
         )
-        self._budget = replace(budget, rounds=1, profile=PASSES)
+        opening = None if budget.opening is None else OPENING * budget.opening
+        self._budget = replace(budget, rounds=1, profile=PASSES, opening=opening)
         self._known: dict[Path, Costs] = {}
         self._predictions: dict[Case, tuple[Prediction, Costs]] = {}
 
-    def best(self, job: Job) -> Case:
+    def best(self, job: Job, since: float | None = None) -> Case:
         """The case of ``job``, which has its artifact, with the plan that costs least.
+
+        ``since``: as :func:`xframe.measure.measure` takes it.
 
         Raises
         ------
@@ -87,7 +92,7 @@ class Oracle:
         if not sites:
             raise Unsupported(f"{planning.BEST} chooses how convolutions are lowered, and {case.model} has none")
         plans = [self._schedules.tuned(plan, case.threads) for plan in self._forced(sites, case.plan)]
-        costs = self._costs(job, plans)
+        costs = self._costs(job, plans, since)
         for site in sites:
             if not costs.lowerings(site):
                 why = "; ".join(f"{name}: {reason}" for name, (_, reason) in costs.failed.items())
@@ -134,12 +139,12 @@ class Oracle:
             if name in (used for _, used in lowerings):
                 yield replace(asked, label=name, lowerings=lowerings)
 
-    def _costs(self, job: Job, plans: list[Plan]) -> Costs:
+    def _costs(self, job: Job, plans: list[Plan], since: float | None) -> Costs:
         """The costs that these plans of the job's network show: known, kept, or measured now."""
         facts = self._facts(job, plans)
         path = files.place("costs", facts)
         if path not in self._known:
-            self._known[path] = files.kept(path, _earlier) or self._measured(job, plans, path, facts)
+            self._known[path] = files.kept(path, _earlier) or self._measured(job, plans, path, facts, since)
         return self._known[path]
 
     def _facts(self, job: Job, plans: list[Plan]) -> dict[str, Any]:
@@ -158,9 +163,9 @@ class Oracle:
             "lowerings": identity(),
         }
 
-    def _measured(self, job: Job, plans: list[Plan], path: Path, facts: dict[str, Any]) -> Costs:
+    def _measured(self, job: Job, plans: list[Plan], path: Path, facts: dict[str, Any], since: float | None) -> Costs:
         jobs = [replace(job, case=replace(job.case, plan=plan)) for plan in plans]
-        found = list(measure(jobs, self._budget, self._on_progress))
+        found = list(measure(jobs, self._budget, self._on_progress, since))
         costs = Costs.of(found)
         load = max((x for m in found for x in m.environment.get("foreign_load", ())), default=0.0)
         if load > FOREIGN:

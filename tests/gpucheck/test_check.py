@@ -9,9 +9,10 @@ import pytest
 from xframe import comparison, store
 from xframe.errors import UsageError, XframeError
 from xframe.gpucheck import check, machine, networks, steps, words
-from xframe.gpucheck.journal import CUT, DONE, FAILED, SKIPPED, Found, Journal
+from xframe.gpucheck.journal import CUT, DONE, FAILED, INCOMPLETE, SKIPPED, Found, Journal
 from xframe.gpucheck.settings import Step
-from xframe.results import Run
+from xframe.results import Measurement, Run
+from xframe.types import Case, Outcome, Plan
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,7 +36,7 @@ def test_without_a_gpu_it_says_what_is_there_and_ends(monkeypatch, tmp_path, set
     monkeypatch.setattr(machine, "working", lambda table: {})
     found = checked(settings(), tmp_path)
     assert set(states(found).values()) == {SKIPPED}
-    assert [*states(found)][:3] == ["roofs", "network batch 1", "site conv1 batch 1"]
+    assert [*states(found)][:3] == ["roofs", "network batch 1", "best batch 1"]
     text = "\n".join(words.lines(found))
     assert "GPU        none: no NVIDIA driver" in text
     assert "libraries  cudnn: missing" in text or "libraries  cudnn: /" in text
@@ -67,6 +68,67 @@ def test_what_was_done_is_not_done_again_and_its_time_goes_to_the_others(gpu, mo
     assert states(found) == {"good": DONE, "bad": FAILED}
     assert next(f for f in found if f.step == "good").facts == {"a": 1}
     assert next(f for f in found if f.step == "bad").reason == "it broke"
+
+
+def timed(*outcomes):
+    """Rows of these outcomes, those that are OK with a time."""
+    case = Case("tiny", None, "tvm", Plan(), "cuda", 1, 1)
+    ok = Outcome.OK
+    return [Measurement(case, o, "" if o == ok else "why", rounds=((1.0,),) if o == ok else ()) for o in outcomes]
+
+
+def test_a_step_whose_rows_broke_is_tried_again_after_those_that_had_no_turn(gpu, monkeypatch, tmp_path, settings):
+    """Which rows broke is told; what can't be done here, or was wrong, another try finds again."""
+    rows, ran = [timed(Outcome.OK, Outcome.TIMEOUT, Outcome.FAILED), timed(Outcome.OK, Outcome.UNSUPPORTED)], []
+
+    def broke(place, limit):
+        ran.append("broke")
+        return rows.pop(0), {}
+
+    def cut(place, limit):
+        ran.append("cut")
+        raise comparison.Interrupted(Run(1, "now", [], {}, []))
+
+    only(monkeypatch, broke=broke, cut=cut, other=lambda place, limit: (ran.append("other"), ((), {}))[1])
+    found = checked(settings(minutes=10), tmp_path)
+    assert states(found) == {"broke": INCOMPLETE, "cut": CUT, "other": SKIPPED}
+    assert found[1].reason == "1 of 3 rows TIMEOUT, 1 of 3 rows FAILED"
+    found = checked(settings(minutes=10), tmp_path)
+    assert ran == ["broke", "cut", "other", "broke", "cut"]
+    assert states(found) == {"broke": DONE, "cut": CUT, "other": DONE}
+
+
+@pytest.mark.parametrize("outcome", [Outcome.UNAVAILABLE, Outcome.UNSUPPORTED, Outcome.MISMATCH])
+def test_a_step_without_a_time_is_not_done(gpu, monkeypatch, tmp_path, settings, outcome):
+    only(monkeypatch, none=lambda place, limit: (timed(outcome, outcome), {}))
+    (_, one) = checked(settings(minutes=1), tmp_path)
+    assert (one.state, one.reason) == (INCOMPLETE, "none of 2 rows has a time")
+
+
+def test_a_step_has_the_time_that_it_needs_at_least_or_is_not_begun(gpu, monkeypatch, tmp_path, settings):
+    limits = []
+
+    def run(place, limit):
+        limits.append(round(limit))
+        return (), {}
+
+    made = [Step("small", 0.01, run, least=30.0), Step("other", 0.9, run), Step("none", 0.09, run, least=70.0)]
+    monkeypatch.setattr(steps, "steps", lambda settings, progress: iter(made))
+    found = checked(settings(minutes=1), tmp_path)
+    assert limits[0] == 30
+    assert states(found) == {"small": DONE, "other": DONE, "none": SKIPPED}
+
+
+def test_what_the_machine_was_that_the_rows_are_of_stays_when_it_has_no_gpu_any_more(
+    gpu, monkeypatch, tmp_path, settings
+):
+    only(monkeypatch, good=lambda place, limit: ((), {}))
+    checked(settings(minutes=1), tmp_path)
+    monkeypatch.setattr(machine, "devices", lambda: 0)
+    monkeypatch.setattr(machine, "facts", lambda: {"gpus": None, "why": "no NVIDIA driver"})
+    found = checked(settings(minutes=1), tmp_path)
+    assert found[0].facts["gpus"] == [{"name": "H200"}]
+    assert states(found) == {"good": DONE}
 
 
 def test_another_try_that_gets_less_far_takes_nothing_away(gpu, monkeypatch, tmp_path, settings):
@@ -118,9 +180,8 @@ def slow(folder, limit):
         raise comparison.Interrupted(Run(1, "now", [], {}, [])) from None
 
 
-check.LEAST = 0.05
 share = 0.001 if how == "time" else 0.5  # of a minute
-made = [Step("slow", share, slow, {"site": "c"}), Step("after", 1 - share, lambda folder, limit: ((), {}))]
+made = [Step("slow", share, slow, {"site": "c"}, 0.05), Step("after", 1 - share, lambda folder, limit: ((), {}))]
 steps.steps = lambda settings, progress: iter(made)
 machine.devices = lambda: 1
 machine.facts = lambda: {}

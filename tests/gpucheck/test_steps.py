@@ -11,7 +11,7 @@ from xframe.errors import XframeError
 from xframe.gpucheck import check, sites, steps, words
 from xframe.gpucheck import settings as given
 from xframe.gpucheck.journal import DONE, Found, Journal
-from xframe.prebuilt import convolution
+from xframe.prebuilt import convolution, roofs
 
 
 @pytest.fixture
@@ -36,13 +36,17 @@ def run(step, folder):
 def test_steps_come_by_their_worth(settings, plugins):
     made = list(steps.steps(settings(batches=(1, 128, 16)), print))
     assert [s.name for s in made] == [
-        *("roofs", "network batch 1", "site conv1 batch 128", "site conv2 batch 128", "tuning"),
+        *("roofs", "network batch 1", "best batch 1", "site conv1 batch 128", "site conv2 batch 128"),
+        *("network batch 128", "tuning", "best batch 128"),
         *("tuned site conv1 batch 128", "tuned site conv2 batch 128"),
-        *("network batch 128", "best batch 128", "best batch 1", "network batch 16"),
+        *("named lowerings batch 1", "network batch 16"),
     ]
+    assert made[0].least == roofs.LIMIT
     assert sum(s.share for s in made) == pytest.approx(1)
     one = list(steps.steps(settings(batches=(4,)), print))
-    assert [s.name for s in one][-2:] == ["tuned site conv2 batch 4", "best batch 4"]
+    names = ["best batch 4", "tuned site conv2 batch 4", "named lowerings batch 4"]
+    assert [s.name for s in one if s.name in names] == names
+    assert len(one) == 9
 
 
 def test_a_network_is_asked_for_in_every_runner_cheap_ones_first(asked, settings, plugins, tmp_path):
@@ -96,9 +100,22 @@ def test_a_tuned_site_is_measured_under_what_tuning_found_something_for(
         step.run(place, 100.0)
     (request,) = asked
     assert (request.runners, request.lowerings, request.schedules) == (("tvm",), ("gemm",), str(tmp_path / given.LOGS))
+    rows = [{"backend": "cudnn", "lowering": "fft", "median_s": 1.0}]
+    Journal(tmp_path).write(Found("site conv1 batch 1", DONE, rows=tuple(rows)))
+    with pytest.raises(XframeError, match="not here"):
+        step.run(place, 100.0)
+    assert (asked[1].runners, asked[1].lowerings) == (("cudnn", "tvm"), ("gemm", "fft"))
     monkeypatch.setattr(sites, "_recorded", lambda path, logs, device: ())
     Journal(tmp_path).write(Found("tuning", DONE))
     assert step.run(place, 100.0) == ((), {"refused": {"conv1": sites.NOTHING}})
+
+
+def test_lowerings_that_run_where_they_are_named_are_checked_beside_no_others(asked, settings, plugins, tmp_path):
+    step = next(s for s in steps.steps(settings(), print) if s.name == "named lowerings batch 1")
+    run(step, tmp_path)
+    (request,) = asked
+    assert (request.runners, request.lowerings) == (("tvm",), ("gemm_explicit", "gemm_tf32", "gemm_fp16"))
+    assert not {"network", "site"} & set(step.facts)  # what ratios are of
 
 
 def test_tuning_found_something_for_a_lowering_that_has_a_record(plugins, tmp_path, monkeypatch):
@@ -119,7 +136,6 @@ def test_a_convolution_is_measured_judged_and_told(gpu, monkeypatch, tmp_path, s
     monkeypatch.setattr(sites, "labels", lambda: ("gemm",))
     real = steps.steps
     monkeypatch.setattr(steps, "steps", lambda s, p: (x for x in real(s, p) if x.name == "site conv1 batch 20"))
-    monkeypatch.setattr(given, "LEAST", 60.0)
     found = check.check(settings(device="cpu", minutes=30, batches=(20,)), Journal(tmp_path), lambda line: None)
     site = next(f for f in found if f.step == "site conv1 batch 20")
     assert site.state == DONE, site.reason

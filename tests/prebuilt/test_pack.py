@@ -146,7 +146,26 @@ def test_nothing_stays_of_pieces_that_can_not_be_made(tmp_path, monkeypatch):
     assert not list((tmp_path / "out").iterdir())
 
 
-def test_compiling_travels_without_networks_alone(monkeypatch):
+def test_further_packages_come_before_those_of_the_machine(tmp_path, monkeypatch):
+    """As where it has an ONNX Runtime without CUDA. What is packed anyway is packed once."""
+    asked, names = [], []
+
+    def fetch(specs, python, folder):
+        asked.append((list(specs), python))
+        folder.mkdir(exist_ok=True)
+        return [wheels.wheel(folder, "Xf_Gpu", "py3-none-any", "xf", "there = 1\n")]
+
+    monkeypatch.setattr(distributions, "fetch", fetch)
+    monkeypatch.setattr(distributions, "files", lambda found, *_: names.extend(found) or ())
+    monkeypatch.setattr(pack, "NEEDED", ("numpy", "onnx"))
+    made = pack.pack(tmp_path / "out", more=["Xf.Gpu==1.0", "onnx"])
+    assert asked == [(["Xf.Gpu==1.0", "onnx"], distributions.HERE)]
+    assert "packages/xf-gpu/xf.py" in unpacked(made)[0]
+    assert "onnx" not in names
+    assert json.loads((tmp_path / "out" / "gpu_check.json").read_text())["ours"] == ["xf-gpu", "onnx"]
+
+
+def test_compiling_travels_without_networks_alone(monkeypatch, tmp_path):
     """TVM with a compiled network goes without its compiler, which is most of it."""
     monkeypatch.setattr(pack, "RUNTIME", ("apache-tvm",))
     places = [f"apache-tvm/tvm/{p}" for p in ("lib/libtvm_compiler.so", "lib/libtvm_runtime.so", "include/a.h")]
@@ -154,7 +173,7 @@ def test_compiling_travels_without_networks_alone(monkeypatch):
     monkeypatch.setattr(distributions, "files", lambda *_: (("", place) for place in places))
     monkeypatch.setattr(pack, "_compiled", lambda *_: ())
     whole, runtime = (
-        [n.removeprefix("packages/") for _, n in pack.contents(built, "3.12", (), None, print) if "packages" in n]
+        [n.removeprefix("packages/") for _, n in pack.contents(built, "3.12", (), tmp_path, print) if "packages" in n]
         for built in (None, "built")
     )
     assert whole == [*places[:3], places[4]]

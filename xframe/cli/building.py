@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import sys
@@ -13,13 +14,15 @@ import typer
 
 from xframe import files
 from xframe.cli import console, options
-from xframe.errors import UsageError
+from xframe.errors import UsageError, XframeError
 from xframe.prebuilt.distributions import HERE, PIECE
+
+Exporter = Annotated[str, typer.Option(metavar="NAME", help="Whose export TVM compiles.")]
 
 
 def build(
     model: Annotated[str, typer.Option(metavar="NAME", help="A registered model.")] = "alexnet",
-    framework: Annotated[str, typer.Option(metavar="NAME", help="Whose export is compiled.")] = "pytorch",
+    framework: Exporter = "pytorch",
     batch: options.Batches = None,
     lowering: Annotated[
         str, typer.Option(metavar="A,B", help="auto, gemm, direct, winograd, fft.")
@@ -59,6 +62,7 @@ def build(
 def gpu_check(
     minutes: Annotated[float, typer.Option(help="Time for all of it.")] = 10.0,
     model: Annotated[str, typer.Option(metavar="NAME", help="A registered model.")] = "alexnet",
+    framework: Exporter = "pytorch",
     device: Annotated[str, typer.Option(metavar="cuda[:N,M]", help="The GPU, or several in turn.")] = "cuda",
     batch: Annotated[str, typer.Option(metavar="1,128", help="Batch sizes, in the order of their worth.")] = "1,128,16",
     prebuilt: Annotated[
@@ -73,6 +77,12 @@ def gpu_check(
     without: Annotated[
         str | None, typer.Option(metavar="A,B", help="Of --pack: packages that the machine has already.")
     ] = None,
+    take: Annotated[
+        str | None,
+        typer.Option(
+            "--with", metavar="A,B==1.2", help="Of --pack: further packages, which come before the machine's."
+        ),
+    ] = None,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Where results go.")] = Path(
         "gpu-check"
     ),
@@ -84,7 +94,7 @@ def gpu_check(
 
     What is done is written as it is done, and not done again by the next run with the same folder.
     """
-    from xframe import comparison
+    from xframe import comparison, registry
     from xframe.gpucheck import check, words
     from xframe.gpucheck.archive import Archived
     from xframe.gpucheck.settings import Settings
@@ -101,39 +111,59 @@ def gpu_check(
             f" {output}: leave it out, or name one GPU"
         )
     if pack is not None:
-        return _pack(pack, prebuilt, python, piece, options.names("without", without) or ())
+        several = (options.names(*given) or () for given in (("without", without), ("with", take)))
+        return _pack(pack, prebuilt, python, piece, *several)
     files.check_writable(output)
+    if archive is not None:
+        files.check_writable(archive.parent)
+    exporter = registry.resolve(registry.FRAMEWORKS, framework, "framework")
     batches = options.numbers("batch", batch) or (1,)
     if min(batches) < 1:
         raise UsageError(f"--batch {min(batches)} makes no sense: it must be at least 1")
     in_bus_order(os.environ)  # for what is asked of the GPUs in this process
-    complete = True
-    for one in devices:  # each has a folder of its own, and as much time as any other
-        where = output / one.replace(":", "-") if devices[1:] else output
-        settings = Settings(model, "pytorch", one, batches, minutes / len(devices), prebuilt)
-        progress = console.Progress()
-        try:
-            found = check.check(settings, journal := Archived(where, archive), progress)
-        finally:
-            progress.clear()
-        text = "\n".join(words.lines(found))
-        (where / "summary.txt").write_text(text + "\n", encoding="utf-8")
-        journal.pack()
-        print(f"{one}\n{text}\n" if devices[1:] else text)
-        print(f"wrote {where} and {journal.path}", file=sys.stderr)
-        complete = complete and words.complete(found)
-        if words.stopped(found):
-            break
-    return int(not complete)
+    codes = []
+    with _cache(output):
+        for one in devices:  # each has a folder of its own, and as much time as any other
+            where = output / one.replace(":", "-") if devices[1:] else output
+            settings = Settings(model, exporter, one, batches, minutes / len(devices), prebuilt)
+            progress = console.Progress()
+            try:
+                found = check.check(settings, journal := Archived(where, archive), progress)
+            finally:
+                progress.clear()
+            text = "\n".join(words.lines(found))
+            print(f"{one}\n{text}\n" if devices[1:] else text)
+            print(
+                f"wrote {where}" + (f"; {journal.trouble}" if journal.trouble else f" and {journal.path}"),
+                file=sys.stderr,
+            )
+            codes.append(words.exit_code(found) or int(bool(journal.trouble)))
+            if words.stopped(found):
+                break
+    return max(codes)
 
 
-def _pack(output: Path, built: Path | None, python: str, piece: int, without: Sequence[str]) -> int:
+def _cache(output: Path) -> contextlib.AbstractContextManager[None]:
+    """Where the user's cache folder can't be written, ``output`` has one: else no network would have an export."""
+    from xframe.gpucheck.archive import CACHE
+
+    try:
+        files.check_writable(files.home())
+    except XframeError as e:
+        print(f"{e}: for now {output / CACHE} takes its place; $XFRAME_HOME names another", file=sys.stderr)
+        return files.home_at(output / CACHE)
+    return contextlib.nullcontext()
+
+
+def _pack(
+    output: Path, built: Path | None, python: str, piece: int, without: Sequence[str], more: Sequence[str]
+) -> int:
     from xframe.prebuilt import pack as packing
 
     def tell(line: str) -> None:
         print(line, file=sys.stderr)
 
-    for path in packing.pack(output, built, python, piece, without, tell):
+    for path in packing.pack(output, built, python, piece, without, tell, more):
         print(f"{path.stat().st_size:>10} {path}")
     where = f"{platform.system()} {platform.machine()}"
     tell(f"for Python {python} on {where}; there: sh {output.name}/gpu_check.sh -o found")

@@ -6,6 +6,7 @@ import contextlib
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,20 +14,21 @@ from typing import Any
 from xframe import comparison, store
 from xframe.errors import XframeError
 from xframe.gpucheck import machine, steps
-from xframe.gpucheck.journal import CUT, DONE, FAILED, INTERRUPTED, SKIPPED, Found, Journal
-from xframe.gpucheck.settings import LEAST, Progress, Settings, Step
+from xframe.gpucheck.journal import CUT, DONE, FAILED, INCOMPLETE, INTERRUPTED, SKIPPED, Found, Journal
+from xframe.gpucheck.settings import Progress, Settings, Step
 from xframe.results import Measurement
+from xframe.types import Outcome
 
-#: Seconds for looking at what is there.
-LOOKING = 45.0
+#: The step that looks at what is there, and its seconds.
+LOOK, LOOKING = "machine", 45.0
 
 
 def check(settings: Settings, journal: Journal, progress: Progress) -> list[Found]:
     """Carry out what is not done yet; each step is written as soon as it is over.
 
     Each step has its share of the time that is left, so that what others did not need is shared out. A step that runs
-    out of its time, or is interrupted, keeps the rows that it has. Without a GPU all steps but the first are skipped,
-    and say why.
+    out of its time, or is interrupted, keeps the rows that it has. Those that an earlier run did not come to have their
+    turn before those that it did not finish. Without a GPU all steps but the first are skipped, and say why.
 
     Raises
     ------
@@ -34,31 +36,29 @@ def check(settings: Settings, journal: Journal, progress: Progress) -> list[Foun
         There is no such model or folder; nothing was looked at.
     """
     deadline = time.monotonic() + 60 * settings.minutes
-    todo = [(step, journal.known(step.name)) for step in steps.steps(settings, progress)]
+    made = list(steps.steps(settings, progress))
+    journal.steps = [LOOK, *(step.name for step in made)]
     progress("what is there")
-    looking = Step("machine", 0.0, lambda place, limit: ((), machine.facts()))
-    found, stopped = _carried_out(looking, journal.place(looking.name), LOOKING)  # always anew: it may be gone
-    journal.write(found)
+    looking = Step(LOOK, 0.0, lambda place, limit: ((), machine.facts()))
+    found, stopped = _carried_out(looking, journal.place(LOOK), LOOKING)  # always anew: it may be gone
     why = "" if machine.devices() else "no GPU"
-    ahead = sum(step.share for step, before in todo if before is None or before.state != DONE)
+    before = journal.known(LOOK)
+    if not (why and before and before.facts.get("gpus")):  # what is kept is of the machine that the rows are of
+        journal.write(found)
+    todo = [(step, before) for step in made if (before := journal.known(step.name)) is None or before.state != DONE]
+    todo.sort(key=lambda one: bool(one[1] and one[1].state != SKIPPED))
+    ahead = sum(step.share for step, _ in todo)
     for step, before in todo:
-        if before is not None and before.state == DONE:
-            journal.note(step.name)
-            continue
         left, share = deadline - time.monotonic(), step.share / ahead
         ahead -= step.share
-        if why or stopped or left < LEAST:
-            reason = why or (INTERRUPTED if stopped else f"{left:.0f} s were left")
-            if before is None:
+        if why or stopped or left < step.least:
+            if before is None or before.state == SKIPPED:
+                reason = why or (INTERRUPTED if stopped else f"{left:.0f} s were left")
                 journal.write(Found(step.name, SKIPPED, reason))
-            else:
-                journal.note(step.name)
             continue
         progress(f"{step.name}, {left:.0f} s left")
-        found, stopped = _carried_out(step, journal.place(step.name), min(left, max(LEAST, left * share)))
-        if before is not None and found.state != DONE and _timed(found) < _timed(before):
-            journal.note(step.name)  # what an earlier run has is more
-        else:
+        found, stopped = _carried_out(step, journal.place(step.name), min(left, max(step.least, left * share)))
+        if before is None or found.state == DONE or _timed(found) >= _timed(before):
             journal.write(found)
     return list(journal)
 
@@ -66,6 +66,16 @@ def check(settings: Settings, journal: Journal, progress: Progress) -> list[Foun
 def _timed(found: Found) -> int:
     """Rows that have a time."""
     return sum(row["median_s"] is not None for row in found.rows)
+
+
+def _state(rows: Sequence[Measurement]) -> tuple[str, str]:
+    """Of a step that came to its end: another try may time more where one of its rows broke, or none has a time."""
+    broke = Counter(m.outcome for m in rows if m.outcome in (Outcome.FAILED, Outcome.TIMEOUT))
+    if broke:
+        return INCOMPLETE, ", ".join(f"{n} of {len(rows)} rows {outcome.value}" for outcome, n in broke.items())
+    if rows and all(m.outcome != Outcome.OK for m in rows):
+        return INCOMPLETE, f"none of {len(rows)} rows has a time"
+    return DONE, ""
 
 
 def _carried_out(step: Step, place: Path, limit: float) -> tuple[Found, bool]:
@@ -83,7 +93,7 @@ def _carried_out(step: Step, place: Path, limit: float) -> tuple[Found, bool]:
     try:
         with alarm(limit):
             rows, facts = step.run(place, limit)
-        return found(DONE, "", rows, facts), False
+        return found(*_state(rows), rows, facts), False
     except KeyboardInterrupt as e:
         run = e.run if isinstance(e, comparison.Interrupted) else None
         if run is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -15,6 +16,7 @@ from xframe.comparison import AUTO
 from xframe.errors import XframeError
 from xframe.gpucheck import networks
 from xframe.gpucheck.settings import Progress, Result, Settings, Step, limited, request, threads
+from xframe.jobs import Job
 from xframe.prebuilt import convolution, folder, jobs, roofs
 from xframe.prebuilt.folder import Entry
 from xframe.results import Measurement, Run
@@ -35,7 +37,11 @@ def steps(settings: Settings, where: Path, progress: Progress) -> Iterator[Step]
             of_networks.setdefault(entry.batch, []).append(entry)
     if (where / roofs.LIBRARY).is_file():
         library = where / roofs.LIBRARY
-        yield Step("roofs", ROOFS, lambda place, limit: ((), {"roofs": roofs.measured(library, settings.device)}))
+
+        def measured(place: Path, limit: float) -> Result:
+            return (), {"roofs": roofs.measured(library, settings.device)}
+
+        yield Step("roofs", ROOFS, measured, least=roofs.LIMIT)
     made = [_network(settings, where, batch, mine, progress) for batch, mine in of_networks.items()]
     made = [replace(s, share=REST / (len(made) - 1) if i else FIRST) for i, s in enumerate(made)]
     made[1:1] = [
@@ -119,12 +125,12 @@ def _compiled(
     judged: jobs.Judged | None = None,
 ) -> None:
     """The rows of what can be run, and why the rest can't. ``judged``: of single convolutions."""
-    ready = []
+    ready, began = list[Job](), time.monotonic()
     with jobs.running(where):
         for entry in entries:
             try:
                 ready.append(jobs.job(where, entry, settings.device, threads(), judged))
             except XframeError as e:
                 refused[entry.name] = str(e)
-        for row in measure.measure(ready, limited(settings, limit), comparison.stages(progress)):
+        for row in measure.measure(ready, limited(settings, limit), comparison.stages(progress), began):
             rows.append(row)  # one by one: an interrupt keeps them

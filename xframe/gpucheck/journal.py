@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from xframe import files
 
-#: A step that came to its end; one that was cut off, with what it had; one that failed; one that was not begun.
-DONE, CUT, FAILED, SKIPPED = "done", "cut off", "failed", "skipped"
+#: A step that came to its end; one that did, and whose rows may be more the next time; one that was cut off, with what
+#: it had; one that failed; one that was not begun.
+DONE, INCOMPLETE, CUT, FAILED, SKIPPED = "done", "incomplete", "cut off", "failed", "skipped"
 #: The reason where someone wanted it to end.
 INTERRUPTED = "interrupted"
 
@@ -29,11 +30,11 @@ class Found:
 
 
 class Journal:
-    """The folder of a check. What is done there is not done again."""
+    """The folder of a check, and the names of its ``steps`` in their order. What is done there is not done again."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, steps: Sequence[str] = ()):
         self.folder = folder
-        self._order: list[str] = []
+        self.steps = steps
 
     def place(self, step: str) -> Path:
         """Where a step may put files."""
@@ -49,16 +50,11 @@ class Journal:
 
     def write(self, found: Found) -> None:
         """Keep what a step found."""
-        self._order.append(found.step)
         with files.atomic(self.place(found.step) / "step.json") as part:
             part.write_text(json.dumps(asdict(found), indent=1, default=str), encoding="utf-8")
 
-    def note(self, step: str) -> None:
-        """A step that is there already has its place in the order, too."""
-        self._order.append(step)
-
     def __iter__(self) -> Iterator[Found]:
-        """The steps of this run, in its order."""
-        for step in dict.fromkeys(self._order):
+        """What is known of the steps, by this run or an earlier one."""
+        for step in self.steps:
             if (found := self.known(step)) is not None:
                 yield found

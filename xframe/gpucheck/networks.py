@@ -65,6 +65,18 @@ def every(settings: Settings, batch: int, share: float, progress: Progress) -> S
     return Step(f"network batch {batch}", share, run, {"network": settings.model, "batch": batch})
 
 
+def named(settings: Settings, batch: int, share: float, progress: Progress) -> Step:
+    """The network in the lowerings of TVM that run where they are named: whether they are right. They have no part in
+    ratios, as products of some are rounded."""
+
+    def run(place: Path, limit: float) -> Result:
+        labels = tuple(name for name, row in registry.LOWERINGS.items() if row.opt_in and "cuda" in row.devices)
+        asked = {"runners": ("tvm",), "lowerings": labels}
+        return measured(settings, batch, place, limit, progress, **asked).measurements, {}
+
+    return Step(f"named lowerings batch {batch}", share, run, {"batch": batch})
+
+
 def best(settings: Settings, batch: int, share: float, progress: Progress) -> Step:
     """The network in TVM's plan of the fastest lowering at each site, which is measured for that; and in the peers.
 

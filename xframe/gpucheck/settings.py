@@ -16,9 +16,10 @@ from xframe.results import Measurement
 from xframe.types import gpu_index
 
 Progress = Callable[[str], None]
-#: Seconds that a step has at least, or it is not begun.
-LEAST = 20.0
-#: The part of a step's seconds in which its rows must have been opened: what is late is left out, the rest is timed.
+#: Seconds that most steps have at least, and a command to a row that is open: ONNX Runtime's profile starts anew.
+LEAST, COMMAND = 20.0, 30.0
+#: The part of a step's seconds in which its rows must have been opened, exports and all: what is late is left out, and
+#: the rest is timed.
 OPENING = 0.6
 #: Short, as many rows share little time.
 QUICK = Budget(rounds=2, min_samples=5, min_seconds=0.1, max_seconds=0.3)
@@ -55,13 +56,14 @@ class Step:
     """``run``, given its folder and the seconds that it should take, measures something.
 
     ``share``: its part of the time, of all shares of what is still to be done. ``facts``: what its rows are of, which
-    is told of a step that was cut off, too.
+    is told of a step that was cut off, too. ``least``: seconds that it has at least, or it is not begun.
     """
 
     name: str
     share: float
     run: Callable[[Path, float], Result]
     facts: Mapping[str, Any] = field(default_factory=dict)
+    least: float = LEAST
 
 
 def convolutions(settings: Settings) -> list[str]:
@@ -91,7 +93,7 @@ def limited(settings: Settings, limit: float) -> Budget:
         settings.budget,
         open_limit=limit,
         opening=OPENING * limit,
-        run_limit=max(limit / 4, LEAST),
+        run_limit=max(limit / 3, COMMAND),
         workers=_rows(settings.device),
         starts=min(ROWS, len(environment.allowed_cpus())),
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from xframe import artifact, environment, planning, registry, zoo
 from xframe.errors import Unsupported, XframeError
+from xframe.gpucheck import words
 from xframe.gpucheck.journal import DONE, Journal
 from xframe.gpucheck.networks import compared, labels
 from xframe.gpucheck.settings import (
@@ -48,7 +49,8 @@ def untuned(settings: Settings, batch: int, share: float, progress: Progress) ->
 
 
 def tuned(settings: Settings, batch: int, share: float, progress: Progress) -> Iterator[Step]:
-    """Each in TVM by the logs of the tuning step, under the lowerings that it found something for."""
+    """Each in TVM by the logs of the tuning step, under the lowerings that it found something for; and in cuDNN by what
+    was its best, measured beside them."""
     spec, layers = zoo.spec(settings.model), convolutions(settings)
     for name in layers:
 
@@ -61,7 +63,10 @@ def tuned(settings: Settings, batch: int, share: float, progress: Progress) -> I
                 if before is None or before.state != DONE:
                     raise XframeError("there is no tuned kernel of it, as tuning was not done")
                 return (), {"refused": {name: NOTHING}}
-            told = {"runners": ("tvm",), "lowerings": able, "schedules": str(logs)}
+            known = Journal(place.parent).known(site_step(name, batch))
+            rival = words.fastest(known.rows, "cudnn") if known else None
+            runners, labels = (("cudnn", "tvm"), (*able, rival)) if rival else (("tvm",), able)
+            told = {"runners": runners, "lowerings": labels, "schedules": str(logs)}
             return compared(request(settings, str(path), limit, **told), place, progress).measurements, {}
 
         facts = {"site": name, "batch": batch, "tuned": True}

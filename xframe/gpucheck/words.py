@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from xframe.gpucheck.journal import DONE, INTERRUPTED, Found
+from xframe.registry import LOWERINGS
+from xframe.types import Outcome
 from xframe.worker.device_clock import UNGATED
 
 Rows = Sequence[Mapping[str, Any]]
@@ -22,6 +24,10 @@ CLOCKS = {
     "kernel_s": "the convolution's kernels alone (cuDNN's without bias and ReLU, which TVM's have)",
     "median_s": "whole rows by the host's clock",
 }
+#: The rows of cuDNN among which its best is, as each is the fastest of many by its own measurement.
+VENDORS_BEST = ("auto", "graph_fastest", "graph_nhwc")
+#: Lowerings that compute something else than what they would be held against.
+_ROUNDED = frozenset(name for name, row in LOWERINGS.items() if row.products)
 #: Of a row whose time by the GPU's clock is longer than what the GPU does.
 GAPS = "; the GPU's time has the host's gaps in it"
 
@@ -85,9 +91,10 @@ def ratios(found: Sequence[Found]) -> Iterator[str]:
     """What there is to compare: each site with cuDNN, whole networks with others, GEMM with the GPU's peak."""
     sites = {one.facts["site"]: one.rows for one in found if "site" in one.facts and not one.facts.get("tuned")}
     tuned = {one.facts["site"]: one.rows for one in found if one.facts.get("tuned") and one.rows}
-    yield from _of_sites("untuned", {name: (rows, rows) for name, rows in sites.items()})
-    both = {name: ((*tuned[name], *sites[name]), sites[name]) for name in sites if name in tuned}
-    yield from _of_sites("tuned", both)
+    yield from _of_sites("untuned", sites)
+    if any(name in tuned for name in sites):
+        what = f"tuned at {', '.join(tuned)}"
+        yield from _of_sites(what, {name: (*tuned.get(name, ()), *rows) for name, rows in sites.items()})
     lines = list(_of_networks(found))
     yield from ["\nwhole network: the time of others over that of TVM's best beside them"] * bool(lines) + lines
     roofs = next((one.facts["roofs"] for one in found if "roofs" in one.facts), None)
@@ -98,19 +105,22 @@ def ratios(found: Sequence[Found]) -> Iterator[str]:
         yield from _of_peak(found, roofs["flop_per_s"])
 
 
-def _of_sites(what: str, rows: Mapping[str, tuple[Rows, Rows]]) -> Iterator[str]:
-    """``rows``: site -> those in which TVM's best is looked for, and those for cuDNN's."""
+def _of_sites(what: str, sites: Mapping[str, Rows]) -> Iterator[str]:
+    """TVM's best and cuDNN's among the rows of each site; what cuDNN's best may lack is told with it."""
     told: set[str] = set()
     for key, words in CLOCKS.items():
         pairs = {}
-        for site, (ours, theirs) in rows.items():
-            our, their = _best(ours, "tvm", key), _best(theirs, "cudnn", key)
-            if our and their and _have((*ours, *theirs), key) and not (key == "median_s" and site in told):
+        for site, rows in sites.items():
+            our, their = _best(rows, "tvm", key), _best(rows, "cudnn", key)
+            if our and their and _have(rows, key) and not (key == "median_s" and site in told):
                 pairs[site] = our, their
         if pairs:
             yield f"\n{what}, site: cuDNN's best over TVM's best, {words}"
             for site, (our, their) in pairs.items():
-                yield f"  {site}: {their[0] / our[0]:.2f}  (tvm {our[1]}, cudnn {their[1]})"
+                timed = {r["lowering"] for r in sites[site] if r["backend"] == "cudnn" and r["median_s"]}
+                lacking = ", ".join(name for name in VENDORS_BEST if name not in timed)
+                without = f"; without cuDNN's {lacking}" if lacking else ""
+                yield f"  {site}: {their[0] / our[0]:.2f}  (tvm {our[1]}, cudnn {their[1]}{without})"
             mean = math.exp(sum(math.log(their[0] / our[0]) for our, their in pairs.values()) / len(pairs))
             yield f"  geometric mean of {len(pairs)}: {mean:.2f}"
             told.update(pairs)
@@ -138,12 +148,14 @@ def _others(rows: Rows) -> dict[str, list[Mapping[str, Any]]]:
 
 
 def _of_peak(found: Sequence[Found], peak: float) -> Iterator[str]:
-    """The share of the peak that the kernels of GEMM reach, at each site and in whole networks."""
+    """The share of the peak that the kernels of GEMM reach, at each site and in whole networks; at a site whose row has
+    no profile the whole row's, which is no more."""
     for one in (x for x in found if x.facts.get("flop")):
-        rows = [r for r in one.rows if r["backend"] == "tvm" and r["lowering"] == "gemm" and r["median_s"]]
-        best = _best(rows, "tvm", "kernel_s")
-        if best:
+        rows = [r for r in one.rows if r["lowering"] == "gemm"]
+        if best := _best(rows, "tvm", "kernel_s"):
             yield f"  {one.step}: gemm at {one.facts['flop'] / best[0] / peak:.0%} of it"
+        elif "site" in one.facts and (best := _best(rows, "tvm", "device_median_s")):
+            yield f"  {one.step}: gemm at {one.facts['flop'] / best[0] / peak:.0%} of it at least, by the whole row"
 
 
 def _have(rows: Rows, key: str) -> bool:
@@ -152,8 +164,12 @@ def _have(rows: Rows, key: str) -> bool:
 
 
 def _best(rows: Rows, backend: str, key: str = "median_s") -> tuple[float, str] | None:
-    """Seconds and lowering of the fastest verified row that has this time."""
-    good = [(r[key], r["lowering"]) for r in rows if r["backend"] == backend and r["median_s"] and r.get(key)]
+    """Seconds and lowering of the fastest verified row that has this time, and whose products are float32."""
+    good = [
+        (r[key], r["lowering"])
+        for r in rows
+        if r["backend"] == backend and r["median_s"] and r.get(key) and r["lowering"] not in _ROUNDED
+    ]
     return min(good, default=None)
 
 
@@ -165,8 +181,16 @@ def fastest(rows: Rows, backend: str) -> str | None:
 
 
 def complete(found: Sequence[Found]) -> bool:
-    """Whether every step came to its end."""
+    """Whether every step came to its end, and all that it could time is timed."""
     return all(one.state == DONE for one in found)
+
+
+def exit_code(found: Sequence[Found]) -> int:
+    """The gravest row decides, as in a comparison: 3 for wrong outputs, 4 for what was not honoured; else 1 where
+    something is missing."""
+    outcomes = {row["outcome"] for one in found for row in one.rows}
+    grave = {Outcome.MISMATCH.value: 3, Outcome.NOT_HONOURED.value: 4}
+    return next((code for outcome, code in grave.items() if outcome in outcomes), int(not complete(found)))
 
 
 def stopped(found: Sequence[Found]) -> bool:

@@ -32,7 +32,7 @@ def closure(names: Sequence[str], without: Collection[str] = ()) -> list[str]:
     found = [n for n in dict.fromkeys(map(canonical, names)) if n not in left_out and _installed(n)]
     for name in found:
         plain = (r for r in metadata.requires(name) or () if "extra ==" not in r)
-        needed = dict.fromkeys(canonical(re.split(r"[^\w.-]", r, maxsplit=1)[0]) for r in plain)
+        needed = dict.fromkeys(map(named, plain))
         found += [n for n in needed if n not in left_out and n not in found and _installed(n)]
     return found
 
@@ -40,6 +40,11 @@ def closure(names: Sequence[str], without: Collection[str] = ()) -> list[str]:
 def canonical(name: str) -> str:
     """A distribution's name as registries compare them."""
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def named(spec: str) -> str:
+    """The distribution of ``name``, ``name==version`` or the like."""
+    return canonical(re.split(r"[^\w.-]", spec, maxsplit=1)[0])
 
 
 def runs(name: str, python: str) -> bool:
@@ -71,7 +76,12 @@ def files(names: Sequence[str], python: str, folder: Path) -> Iterator[tuple[Pat
         if name not in other:
             for file in metadata.files(name) or ():
                 yield from _wanted(Path(str(file.locate())), name, Path(*file.parts))
-    for wheel in fetch([f"{n}=={metadata.version(n)}" for n in other], python, folder) if other else ():
+    yield from fetched([f"{n}=={metadata.version(n)}" for n in other], python, folder)
+
+
+def fetched(specs: Sequence[str], python: str, folder: Path) -> Iterator[tuple[Path, str]]:
+    """As :func:`files`, of what :func:`fetch` fetches into ``folder``, which holds nothing else of the kind."""
+    for wheel in fetch(specs, python, folder) if specs else ():
         root = wheel.with_suffix("")
         with zipfile.ZipFile(wheel) as data:
             data.extractall(root)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import json
 import re
 import shutil
@@ -49,12 +50,14 @@ def pack(
     piece: int = PIECE,
     without: Sequence[str] = (),
     tell: Callable[[str], None] = lambda line: None,
+    more: Sequence[str] = (),
 ) -> list[Path]:
     """Write ``gpu_check.tar.xz.000``, ... of at most ``piece`` MiB each, and ``gpu_check.sh``, which unpacks and runs.
 
     They hold xframe and the Python packages that it needs, for Python ``python``, but those ``without``; and TVM: with
     ``built``, a folder of ``xframe build``, its runtime and that folder, whose seeded weights are made there; else all
-    of it, with what tuning needs. Packages that are there already are not replaced. Existing pieces are.
+    of it, with what tuning needs. Packages that are there already are not replaced, but by TVM and by ``more``: what
+    pip has by these names (``name`` or ``name==version``), without what they require. Existing pieces are replaced.
 
     Raises
     ------
@@ -73,10 +76,10 @@ def pack(
         folder.read(built)
     parts: list[Path] = []
     with tempfile.TemporaryDirectory() as scratch, pieces.archive(output, piece << 20, parts) as tar:
-        for source, name in contents(built, python, without, Path(scratch), tell):
+        for source, name in contents(built, python, without, Path(scratch), tell, more):
             tar.add(source, arcname=name, recursive=False)
     digests = {path.name: files.sha256(path) for path in parts}
-    ours = [*map(distributions.canonical, RUNTIME)]
+    ours = [*map(distributions.canonical, RUNTIME), *map(distributions.named, more)]
     about = {"python": python, "pieces": digests, "ours": ours, "without": list(without)}
     script, start, described = (output / name for name in ("gpu_check.sh", "gpu_check.py", unpack.ABOUT))
     script.write_text(SCRIPT.format(python=python, comma=python.replace(".", ", ")), encoding="utf-8")
@@ -87,13 +90,20 @@ def pack(
 
 
 def contents(
-    built: Path | None, python: str, without: Sequence[str], scratch: Path, tell: Callable[[str], None]
+    built: Path | None,
+    python: str,
+    without: Sequence[str],
+    scratch: Path,
+    tell: Callable[[str], None],
+    more: Sequence[str] = (),
 ) -> Iterator[tuple[Path, str]]:
     """(file, its place) of everything that travels; what is made for it is in ``scratch``."""
     for path in own(_ROOT):
         yield path, path.relative_to(_ROOT).as_posix()
-    names = distributions.closure([*NEEDED, *RUNTIME, *(() if built else TUNING)], without)
-    for path, place in distributions.files(names, python, scratch):
+    apart = [*without, *map(distributions.named, more)]
+    names = distributions.closure([*NEEDED, *RUNTIME, *(() if built else TUNING)], apart)
+    found = distributions.files(names, python, scratch)
+    for path, place in itertools.chain(found, distributions.fetched(more, python, scratch / "more")):
         tvm = place.startswith(RUNTIME)
         if not (tvm and (NEEDLESS in place or (built and COMPILER.search(place)))):
             yield path, f"{unpack.PACKAGES}/{place}"

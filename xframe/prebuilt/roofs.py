@@ -22,6 +22,7 @@ import numpy as np
 from xframe import nvml
 from xframe.errors import XframeError
 from xframe.types import gpu_index
+from xframe.worker.alone import without_frameworks
 
 if TYPE_CHECKING:
     import tvm
@@ -146,10 +147,11 @@ def measured(library: Path, device: str) -> dict[str, float]:
 
 def here(library: Path, device: str, least: float = LEAST, standing: float = STANDING) -> dict[str, float]:
     """As :func:`measured`, in this process. Launches go on for ``least`` seconds, and ``standing`` after the best."""
-    from xframe.backends import tvm_memory
+    with without_frameworks():
+        from xframe.backends import tvm_memory
 
-    memory = tvm_memory.of(device)
-    import tvm_ffi
+        memory = tvm_memory.of(device)
+        import tvm_ffi
 
     work = Work(**json.loads(library.with_suffix(".json").read_text(encoding="utf-8")))
     loaded = tvm_ffi.load_module(str(library))
