@@ -5,6 +5,7 @@ from xframe.equivalence.reference import Reference
 from xframe.errors import Unsupported
 from xframe.protocols import DEFAULTS
 from xframe.registry import Switch
+from xframe.types import Kernel, Profile, SiteRecord
 
 SWITCHES = tuple(Switch(name, ("off", "on")) for name in ("fast", "extra", "slow", "wrong", "refused"))
 OTHER = Switch("level", ("all", "basic", "none"))
@@ -41,3 +42,19 @@ class Faster(Switched):
     """Without switches, and faster than the other with any."""
 
     executable = type("_Faster", (_Switched,), {"step": Executable.step})
+
+
+class _Telling(_Switched):
+    def profile(self, passes):
+        words = "winograd" if self.options.get("level") == "basic" else "implicit_gemm"
+        kernels = tuple(Kernel("k", 0.0, 1e-3, s.site, "", "conv", s.name, words) for s in self.sites)
+        return [Profile(1e-3, kernels)] * passes
+
+
+class Telling(Switched):
+    """Its profile tells by what its convolutions are computed: at another level by another algorithm."""
+
+    def compile(self, artifact, plan, device, threads, options=DEFAULTS):
+        made = _Telling(Reference.of_onnx(artifact), [SiteRecord(s, n, None, None) for n, s in artifact.conv_sites])
+        made.options = dict(options)
+        return made

@@ -8,6 +8,7 @@ from tests import fake_switches
 from xframe import environment, store
 from xframe.ablation import ablate, settings
 from xframe.analysis.ablations import ALONE, DEFAULT, TOGETHER, TRIED, WORST, ablations, rows
+from xframe.analysis.algorithms import told
 from xframe.comparison import Interrupted, Request
 from xframe.errors import UsageError
 from xframe.measure import Budget
@@ -118,6 +119,19 @@ def test_backends_take_the_export_of_the_first_framework(switches):
     ]  # fmt: skip
     assert found[1].default.case.artifact.framework == "pytorch"
     assert {str(s) for s in found[1].of(ALONE)} == {"level=basic", "level=none"}
+
+
+def test_on_a_gpu_each_setting_is_profiled_after_its_last_round_and_shows_its_algorithms(switches, monkeypatch):
+    switches(ort=(fake_switches.OTHER,))
+    monkeypatch.setitem(BACKENDS, "ort", BACKENDS["ort"]._replace(where="tests.fake_switches:Telling"))
+    measured = ablate(replace(TINY, runners=("ort",), device="cuda")).measurements
+    rows = {dict(m.case.options).get("level", "all"): m for m in measured if m.case.runner == "ort"}
+    assert {level: {name for name, _ in told(m).values()} for level, m in rows.items()} == {
+        "all": {"gemm"}, "basic": {"winograd"}, "none": {"gemm"}
+    }  # fmt: skip
+    assert all([turn[:2] for turn in m.environment["profiled"]] == [(QUICK.rounds, 1)] for m in rows.values())
+    on_cpu = ablate(replace(TINY, runners=("ort",))).measurements
+    assert not any(m.profiles for m in on_cpu)
 
 
 def test_a_file_has_backends_only(switches, convnet):

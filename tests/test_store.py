@@ -83,6 +83,7 @@ def test_row_of_a_good_measurement():
     assert row["notes"] == ["a note"]
     assert row["schedules"] == [{"site": SITE.key, "name": "conv", "schedule": "template"}]
     assert row["options"] == {"arena": "off"}
+    assert row["algorithms"] == [{"site": SITE.key, "lowering": "gemm", "words": "wino"}], "by the plan, and in words"
 
 
 def test_row_of_a_failure_has_the_same_keys_and_no_made_up_numbers():
@@ -156,7 +157,7 @@ def test_times_by_the_clock_of_a_gpu_are_kept_and_files_without_them_still_read(
     assert store.row(replace(timed, environment={}))["device_median_s"] is None, "nobody says how they were taken"
 
     data = json.loads(path.read_text())
-    for name in ("device_median_s", "device_iqr_s", "device_clock", "device_rounds_s"):
+    for name in ("device_median_s", "device_iqr_s", "device_clock", "device_rounds_s", "algorithms"):
         del data["rows"][0][name]
     path.write_text(json.dumps(data))
     assert store.load(path).measurements == (replace(timed, device_rounds=()),)

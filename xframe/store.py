@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from xframe import typed
+from xframe.analysis.algorithms import told
 from xframe.analysis.labels import planned
 from xframe.errors import XframeError
 from xframe.files import atomic
@@ -25,12 +26,12 @@ SCHEMA = 2
 ROW_KEYS = (
     "model", "framework", "backend", "lowering", "device", "batch", "threads", "direction", "outcome", "reason",
     "median_s", "iqr_s", "samples", "max_abs_error", "error_bound", "error_ratio", "peak_bytes", "compile_s", "notes",
-    "fallback", "schedules", "options", "device_median_s", "device_iqr_s", "device_clock",
+    "fallback", "schedules", "options", "device_median_s", "device_iqr_s", "device_clock", "algorithms",
 )  # fmt: skip
 #: Of a whole number that is taken digit by digit; Python has no bound for them, and what computes with them has.
 _DIGITS = 19
 #: Those that came later: files of before do not have them.
-_LATER = ("device_median_s", "device_iqr_s", "device_clock")
+_LATER = ("device_median_s", "device_iqr_s", "device_clock", "algorithms")
 
 
 def row(measurement: Measurement) -> dict[str, Any]:
@@ -40,7 +41,8 @@ def row(measurement: Measurement) -> dict[str, Any]:
     by itself; ``samples`` is a count; ``fallback`` maps site keys to the reason of the refusal;
     ``schedules`` says of each convolution of a forced plan, once it was compiled, where its schedule is from;
     ``options`` are the switches of the runner that are not at their default; ``device_median_s`` is of steps by the
-    clock of a GPU itself, and ``device_clock`` says how they were taken.
+    clock of a GPU itself, and ``device_clock`` says how they were taken; ``algorithms`` says of each convolution that a
+    profile shows which lowering its kernels are, None where nobody can tell, and their own words for it.
     """
     case, samples = measurement.case, measurement.samples
     timed = measurement.outcome == Outcome.OK  # the time of a wrong result is none: its raw samples alone are kept
@@ -75,6 +77,9 @@ def row(measurement: Measurement) -> dict[str, Any]:
             "device_median_s": by_device,
             "device_iqr_s": None if d1 is None or d3 is None else d3 - d1,
             "device_clock": device_clock(measurement) or None,
+            "algorithms": [
+                {"site": site.key, "lowering": name, "words": text} for site, (name, text) in told(measurement).items()
+            ],
         }
     )
 

@@ -4,9 +4,10 @@ import re
 
 import pytest
 
-from xframe.analysis.algorithms import PATTERNS, lowering, used
+from xframe.analysis.algorithms import PATTERNS, lowering, told, unlabelled, used
 from xframe.registry import LOWERINGS
-from xframe.types import ConvSite, Kernel, Plan
+from xframe.results import Measurement
+from xframe.types import Case, ConvSite, Kernel, Outcome, Plan, Profile
 
 A, B, C = (ConvSite(1, 8, (n, n), 8, (3, 3)) for n in (9, 8, 7))
 
@@ -115,3 +116,22 @@ def test_a_product_between_transforms_is_theirs():
     names = ("winogradForwardData4x4<float, float>", "ampere_sgemm_128x64_nn", "winogradForwardOutput4x4<float>")
     kernels = [*(kernel(A, name) for name in names), kernel(B, "im2col4d_kernel"), kernel(B, names[1])]
     assert used(kernels, [1.0, 8.0, 1.0, 1.0, 8.0]) == {A: "winograd", B: "gemm_explicit"}
+
+
+def row(runner, plan, *kernels):
+    case = Case("m", "pytorch", runner, plan, "cuda", 1, 1)
+    return Measurement(case, Outcome.OK, rounds=((1.0,),), profiles=(Profile(1.0, kernels),) * 2)
+
+
+def test_a_row_tells_the_algorithm_of_each_site_and_the_words_of_its_kernels():
+    m = row("ort", Plan(), kernel(A, "winogradForwardData"), kernel(A, "sgemm"), kernel(B, "?"), kernel(C, ""))
+    assert told(m) == {A: ("winograd", "winogradForwardData + sgemm"), B: (None, "?"), C: (None, "")}
+    assert unlabelled(m) == {A: "winograd"}
+
+
+def test_what_a_label_names_is_not_told_again_and_what_it_does_not_is():
+    kernels = kernel(A, "gemm"), kernel(B, "direct")
+    assert unlabelled(row("tvm", Plan("gemm", ((A, "gemm"), (B, "direct"))), *kernels)) == {B: "direct"}
+    assert unlabelled(row("cudnn", Plan("auto"), *kernels)) == {A: "gemm", B: "direct"}
+    other = row("cudnn", Plan("graph_plain", ((A, "graph_plain"),)), kernel(A, "engine 3, implicit_gemm"))
+    assert (unlabelled(other), told(other)) == ({}, {A: ("gemm", "engine 3, implicit_gemm")})

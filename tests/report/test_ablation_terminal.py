@@ -2,12 +2,13 @@
 
 import io
 import re
+from dataclasses import replace
 
 import pytest
 
 from tests.drifting import measurement, run
 from xframe.report.ablation_terminal import render
-from xframe.types import Outcome
+from xframe.types import ConvSite, Kernel, Outcome, Profile
 
 DRIFT = (1.0, 1.1, 0.9)
 
@@ -45,6 +46,21 @@ def test_each_setting_has_its_time_its_gain_and_its_verdict(report):
     assert alone == ["jit", "off", "slower", "40.00", "12", "0.50", "0.50 to 0.50"]
     assert again == [*alone, "again"]
     assert "pytorch native, batch 16, threads 2" in report
+
+
+def test_a_setting_that_is_computed_otherwise_says_by_what():
+    site = ConvSite(1, 3, (224, 224), 64, (11, 11), (4, 4), (2, 2, 2, 2))
+
+    def by(words, m):
+        return replace(m, profiles=(Profile(1.0, (Kernel("k", 0.0, 1.0, site, algorithm=words),)),))
+
+    report = text(
+        by("implicit_gemm", row("default", 0.020)), by("implicit_gemm", row("alone", 0.020, use_tf32="on")),
+        by("winograd_fwd", row("alone", 0.010, cudnn_conv_algo_search="heuristic")),
+    )  # fmt: skip
+    assert "default: convolutions: gemm (implicit_gemm)\n" in report
+    assert "cudnn_conv_algo_search=heuristic: convolutions: winograd (winograd_fwd)\n" in report
+    assert "use_tf32=on: convolutions" not in report
 
 
 def test_a_setting_without_a_time_has_its_reason_below(report):

@@ -118,6 +118,21 @@ def test_maps_have_each_convolution_and_column(run, group):
     assert faster.data[0]["z"][2][0] == pytest.approx(math.log2(ratio))
 
 
+def test_maps_say_what_a_site_was_computed_by_where_the_column_does_not(run, group):
+    shown = time_map(SiteTimes.of(group, run.layers[1]), "s", "t")
+    columns = dict(zip(shown.head, shown.rows[0], strict=True))
+    assert [columns[c].split()[0] for c in ("ort", "pytorch")] == ["direct"] * 2
+    assert len(columns["tvm direct"].split()) == 1
+    assert "<b>ort</b> (direct): " in shown.data[0]["hovertext"][0][1]
+
+
+def test_rows_with_other_options_have_columns_of_their_own(run):
+    (first, *_) = [m for m in run.measurements if m.case.runner == "ort"]
+    switched = replace(first, case=replace(first.case, options=(("prefer_nhwc", "on"),)))
+    (group,) = groups(replace(run, measurements=(first, switched)))
+    assert SiteTimes.of(group, run.layers[1]).columns == ("ort", "ort, prefer_nhwc on")
+
+
 def test_a_fallback_is_in_brackets_and_never_the_best(run, group):
     site = next(iter(samples.sites().values()))
 

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 from dataclasses import replace
 
 import pytest
@@ -27,6 +28,8 @@ def test_rows_have_all_keys_and_all_digits():
         assert (float(line["median_s"]) if line["median_s"] else None) == flat["median_s"]
     assert lines[6]["reason"] == "fft can't do conv1: its stride is 4"
     assert lines[6]["median_s"] == ""
+    first, *_ = json.loads(lines[3]["algorithms"])
+    assert first == {"site": samples.sites()["conv1"].key, "lowering": "direct", "words": "brgconv:avx512"}
     assert lines[9]["options"] == '{"layout": "channels_last"}'
 
 

@@ -84,6 +84,6 @@ def test_what_each_computes_by_and_its_threads():
     rows = row("caffe", convolution="im2col + GEMM, OpenBLAS 0.3", threads=1), row("pytorch"), row("jax")
     assert list(native_terminal.used(rows)) == [
         "caffe: im2col + GEMM, OpenBLAS 0.3; threads 1",
-        "pytorch: brgconv; threads 2",
+        "pytorch: direct (brgconv); threads 2",
         "jax: it does not tell by what; threads 2",
     ]

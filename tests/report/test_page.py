@@ -137,6 +137,11 @@ def test_what_the_clock_of_a_gpu_says_stands_beside_with_how_it_was_read():
     assert any("12.300000" in text for _, text in shown.all("details", id="row-1"))
 
 
+def test_every_row_that_picks_its_algorithms_says_which_they_are(shown):
+    (told,) = [text for _, text in shown.all("li") if ": convolutions: " in text]
+    assert told == "rows 1, 2, 3, 4, 14, 15, 16, 17: convolutions: direct (brgconv:avx512)"
+
+
 def test_many_samples_are_cut_in_words_and_all_counted():
     rows = [replace(m, rounds=((0.02,) * LISTED, (0.03,) * 10)) for m in samples.run().measurements[:2]]
     text = page(Run(2, "2026", (), {}, tuple(rows)), (), SOURCE)

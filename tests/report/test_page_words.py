@@ -160,6 +160,10 @@ def test_the_best_kernels_the_failures_and_the_options(run):
         (Case("/a/b/net.onnx", None, "ort", Plan(), "cpu", 1, 2), "ort"),
         (Case("alexnet", "jax", "tvm", Plan("fft"), "cpu", 1, 2), "tvm fft (jax's export)"),
         (Case("alexnet", "jax", "native", Plan(), "cpu", 1, 2, options=(("jit", "off"),)), "jax, jit off"),
+        (
+            Case("alexnet", "jax", "cudnn", Plan("fft"), "cuda", 1, 2, options=(("use_tf32", "on"),)),
+            "cudnn fft (jax's export), use_tf32 on",
+        ),
     ],
 )
 def test_names_of_rows(case, expected):

@@ -143,6 +143,24 @@ def test_a_plan_of_several_lowerings_shows_which_it_took():
     assert re.split(r"\s{2,}", conv2.strip())[1:] == ["2.000", "winograd 1.000*"]
 
 
+def test_a_backend_that_picks_shows_what_each_site_was_computed_by_and_how_its_kernels_are_called():
+    names = {CONV1: "void implicit_convolve_sgemm<float, 128>", CONV2: "winograd_fwd_4x4"}
+    m = measurement("jax", "ort", 0.01)
+    kernels = tuple(Kernel("k", i * 1e-3, (i + 1) * 1e-3, s, algorithm=names[s]) for i, (_, s) in enumerate(SITES))
+    report = text(replace(m, profiles=(Profile(3e-3, kernels),)))
+    conv1, conv2 = (next(x for x in report.splitlines() if x.startswith(s)) for s in ("3x224x224", "64x27x27"))
+    assert re.split(r"\s{2,}", conv1.strip())[1:] == ["gemm 1.000*"]
+    assert re.split(r"\s{2,}", conv2.strip())[1:] == ["winograd 2.000*"]
+    note = (
+        "[1] convolutions: gemm (void implicit_convolve_sgemm<float, 128>) at 3x224x224 -> 64, 11x11 /4; winograd"
+        " (winograd_fwd_4x4) at 64x27x27 -> 192, 5x5\n"
+    )
+    assert note in report
+    alike = tuple(replace(k, algorithm="?") for k in kernels)
+    assert "[1] convolutions: ?\n" in text(replace(m, profiles=(Profile(3e-3, alike),)))
+    assert "convolutions: " not in text(replace(m, profiles=(Profile(3e-3, (Kernel("k", 0, 1e-3, CONV1),)),)))
+
+
 @pytest.mark.parametrize(
     ("schedules", "note"),
     [

@@ -13,7 +13,10 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+from xframe.analysis.labels import PLANNED
+from xframe.analysis.shares import shares
 from xframe.registry import LOWERINGS
+from xframe.results import Measurement
 from xframe.types import ConvSite, Kernel, Plan
 
 #: (pattern, lowering, why it is that one); the first that is found anywhere in the words, in any case, decides.
@@ -68,6 +71,28 @@ def used(kernels: Sequence[Kernel], seconds: Sequence[float], plan: Plan | None 
         if around := _most(Counter({name: known[name] for name in _AROUND_PRODUCTS if name in known})):
             known[around] += known.pop("gemm", 0)
     return {site: planned.get(site) or _most(known) for site, known in spent.items()}
+
+
+def told(measurement: Measurement) -> dict[ConvSite, tuple[str | None, str]]:
+    """Of each convolution that the passes of a row show: its lowering, None where nobody can tell, and the words of its
+    kernels for what they are, empty where they have none."""
+    case, passes = measurement.case, measurement.profiles
+    kernels = [k for p in passes for k in p.kernels]
+    seconds = [s for p in passes for s in shares(p.kernels).tolist()]
+    words: dict[ConvSite, dict[str, None]] = {}
+    for kernel in kernels:
+        if kernel.site is not None and kernel.algorithm:
+            words.setdefault(kernel.site, {})[kernel.algorithm] = None
+    found = used(kernels, seconds, case.plan if case.runner == PLANNED else None)
+    return {site: (name, " + ".join(words.get(site, ()))) for site, name in found.items()}
+
+
+def unlabelled(measurement: Measurement) -> dict[ConvSite, str]:
+    """The lowerings that a row's label does not name: of a plan that names several, or of a runner that picks."""
+    plan = measurement.case.plan
+    if plan.lowerings:
+        return {site: name for site, name in plan.lowerings if name != plan.label}
+    return {site: name for site, (name, _) in told(measurement).items() if name}
 
 
 def _most(spent: Counter[str]) -> str | None:

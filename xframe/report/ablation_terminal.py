@@ -12,6 +12,7 @@ from rich.text import Text
 
 from xframe.analysis.ablations import ALONE, DEFAULT, TOGETHER, TRIED, WORST, Ablation, ablations, helped
 from xframe.analysis.ratios import THRESHOLD, Ratio, Verdict
+from xframe.report.algorithm_words import by_site
 from xframe.report.terminal import WIDTH
 from xframe.results import FOREIGN, Measurement, Run
 from xframe.types import Case, Outcome
@@ -114,10 +115,14 @@ def _reasons(one: Ablation) -> Iterator[str]:
     """Why a setting has no time, and what its row says that the default's does not; equal texts once."""
     told: dict[str, list[str]] = {}
     rows: Sequence[tuple[str, Measurement, Sequence[str]]] = [(DEFAULT, one.default, ())]
-    rows = [*rows, *((str(s), s.measurement, s.default.notes) for s in one.settings)]
+    rows = [*rows, *((str(s), s.measurement, _notes(s.default)) for s in one.settings)]
     for name, m, known in rows:
-        for text in ([f"{m.outcome.value}: {m.reason}"] if m.reason else []) + [n for n in m.notes if n not in known]:
+        for text in ([f"{m.outcome.value}: {m.reason}"] if m.reason else []) + [x for x in _notes(m) if x not in known]:
             names = told.setdefault(text, [])
             if name not in names:
                 names.append(name)
     return (f"{'; '.join(names)}: {text}" for text, names in told.items())
+
+
+def _notes(m: Measurement) -> Sequence[str]:
+    return (*m.notes, *([f"convolutions: {by}"] if (by := by_site(m)) else []))

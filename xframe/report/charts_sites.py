@@ -124,7 +124,7 @@ def _map(
 
 
 def _with_lowering(times: SiteTimes, texts: list[list[str]]) -> list[list[str]]:
-    """The texts of the cells; in plans that name one lowering here and another there, with its name."""
+    """The texts of the cells, with the lowering where the column does not name it."""
     out = []
     for site, line in zip(times.sites, texts, strict=True):
         cells = [times.cells.get((site, column)) for column in times.columns]

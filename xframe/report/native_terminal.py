@@ -11,6 +11,7 @@ from rich.text import Text
 
 from xframe.analysis import shares
 from xframe.analysis.labels import words
+from xframe.report.algorithm_words import by_site
 from xframe.results import Measurement
 from xframe.types import KINDS, ConvSite, Kernel, Outcome
 
@@ -48,9 +49,7 @@ def table(rows: Sequence[Measurement]) -> Table:
 def used(rows: Sequence[Measurement]) -> Iterator[str]:
     """What each framework computes its convolutions by, and with how many threads."""
     for m in rows:
-        found = m.environment.get("convolution") or ", ".join(
-            sorted({k.algorithm for k in m.kernels if k.site is not None and k.algorithm})
-        )
+        found = m.environment.get("convolution") or by_site(m)
         threads = m.environment.get("threads", m.case.threads)
         yield f"{m.case.framework}: {found or 'it does not tell by what'}; threads {threads}"
 

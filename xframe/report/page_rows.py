@@ -96,17 +96,23 @@ def heading(case: Case) -> str:
 
 def name(case: Case) -> str:
     """``pytorch``, ``jax ort``, ``tvm winograd (pytorch's export)``, ``pytorch, threads 1``: a row within its group."""
-    if case.runner == "native":
-        text = case.framework or PurePath(case.model).name
-    elif planned(case):
-        text = column(case) + (f" ({case.framework}'s export)" if case.framework else "")
-    else:
-        text = f"{case.framework} {case.runner}" if case.framework else case.runner
-    return text + "".join(f", {name} {value}" for name, value in case.options)
+    if case.runner == "native" or not case.framework:
+        return column(case)
+    text = f"{_runner(case)} ({case.framework}'s export)" if planned(case) else f"{case.framework} {case.runner}"
+    return text + _switched(case)
 
 
 def column(case: Case) -> str:
-    """``pytorch``, ``ort``, ``tvm winograd``: where the rows of all frameworks' exports under one backend are one."""
+    """``pytorch``, ``ort``, ``tvm winograd``, ``cudnn fft, fallback gemm``: where the rows of all frameworks' exports
+    under one backend are one."""
+    return _runner(case) + _switched(case)
+
+
+def _switched(case: Case) -> str:
+    return "".join(f", {name} {value}" for name, value in case.options)
+
+
+def _runner(case: Case) -> str:
     if case.runner == "native":
         return case.framework or PurePath(case.model).name
     return f"{case.runner} {PurePath(case.plan.label).name}" if planned(case) else case.runner

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from xframe.analysis import shares
+from xframe.analysis.algorithms import unlabelled
 from xframe.analysis.labels import words
 from xframe.report.page_rows import Group, column
 from xframe.results import LayerWork
@@ -17,8 +18,8 @@ from xframe.types import ConvSite
 class Cell:
     """``seconds``: of all layers of that shape, the median over passes, then over frameworks; ``samples``: one a pass.
 
-    ``fell_back``: the lowering refused the site, and what ran is its fallback. ``ran``: the lowering of a plan that
-    names several.
+    ``fell_back``: the lowering refused the site, and what ran is its fallback. ``ran``: the lowering where the column
+    does not name it.
     """
 
     seconds: float
@@ -51,20 +52,19 @@ class SiteTimes:
 
     @staticmethod
     def of(group: Group, layers: Sequence[LayerWork]) -> SiteTimes | None:
-        """Those of a group's rows at default options; None where no kernel is tied to a convolution."""
+        """Those of a group's rows; None where no kernel is tied to a convolution."""
         times: dict[tuple[ConvSite, str], list[tuple[float, ...]]] = {}
         fell_back: set[tuple[ConvSite, str]] = set()
         ran: dict[tuple[ConvSite, str], dict[str, None]] = {}
         columns: dict[str, None] = {}
         for entry in group.timed:
             m = entry.measurement
-            if m.case.options or not m.profiles:
+            if not m.profiles:
                 continue
             where = column(m.case)
             fell_back |= {(site, where) for site, _ in m.case.plan.fallback}
-            for site, lowering in m.case.plan.lowerings:
-                if lowering != m.case.plan.label:
-                    ran.setdefault((site, where), {})[lowering] = None
+            for site, lowering in unlabelled(m).items():
+                ran.setdefault((site, where), {})[lowering] = None
             for site, samples in shares.spent(m.profiles, shares.site).items():
                 if not median(samples) > 0:  # of kernels that end before they begin nothing is known
                     continue

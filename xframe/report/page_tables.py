@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from xframe.analysis.labels import words
+from xframe.report.algorithm_words import by_site
 from xframe.report.page_html import esc, items, table, tag
 from xframe.report.page_rows import Entry, Group, counted, ms, options_words
 from xframe.results import Machine, Run
@@ -77,6 +78,8 @@ def texts(entry: Entry, group: Group) -> Iterator[str]:
     if entry.number in group.apart:
         yield f"not ranked with the others: {group.apart[entry.number]}"
     yield from m.notes
+    if by := by_site(m):
+        yield f"convolutions: {by}"
     if flat["device_clock"]:
         yield f"{BY_DEVICE}: {flat['device_clock']}"
     refused: dict[str, list[str]] = {}

@@ -13,9 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from xframe.analysis import shares
+from xframe.analysis.algorithms import unlabelled
 from xframe.analysis.comparable import apart_from_first
 from xframe.analysis.labels import words
 from xframe.report import native_terminal
+from xframe.report.algorithm_words import by_site
 from xframe.results import Measurement, Run
 from xframe.store import row
 from xframe.types import ConvSite, Outcome
@@ -99,6 +101,7 @@ def _table(rows: Sequence[Measurement], notes: _Notes) -> Table:
         texts += [f"with {name} {value}" for name, value in m.case.options]
         texts += [_fallback(m)] if m.case.plan.fallback else []
         texts += [text] if (text := _schedules(m)) else []
+        texts += [f"convolutions: {by}"] if m.case.runner != "native" and (by := by_site(m)) else []
         texts += [f"device ms: {how}"] if (how := flat["device_clock"]) else []
         texts += [f"not ranked with the others: {unranked[id(m)]}"] if id(m) in unranked else []
         cells = [
@@ -160,7 +163,7 @@ def _site_table(rows: Sequence[Measurement]) -> Table | None:
     """Site by runner and lowering; None when no kernel could be joined to a site."""
     times: dict[ConvSite, dict[str, list[float]]] = {}
     refused: set[tuple[ConvSite, str]] = set()
-    took: dict[tuple[ConvSite, str], dict[str, None]] = {}  # in plans that name one lowering here, another there
+    took: dict[tuple[ConvSite, str], dict[str, None]] = {}  # where the column does not name it
     counts: Counter[ConvSite] = Counter()
     columns: dict[str, None] = {}
     unranked = apart_from_first(rows)
@@ -175,8 +178,8 @@ def _site_table(rows: Sequence[Measurement]) -> Table | None:
             continue
         column = f"{m.case.runner} {m.case.plan.label}"
         refused.update((site, column) for site, _ in m.case.plan.fallback)
-        for site, name in m.case.plan.lowerings:
-            if name != m.case.plan.label and (site, column) not in refused:
+        for site, name in unlabelled(m).items():
+            if (site, column) not in refused:
                 took.setdefault((site, column), {})[name] = None
         for site, seconds in shares.spent(m.profiles, shares.site).items():
             if site in times:
