@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from xframe import environment, launch, measure, store
+from xframe import environment, launch, measure, nvml, store
 from xframe.errors import UsageError
 from xframe.measure import Budget, Job
 from xframe.registry import FRAMEWORKS, Row, Switch
@@ -82,6 +82,26 @@ def test_a_row_on_a_gpu_has_the_times_of_its_clock_beside_those_of_the_host(job)
     assert store.row(timed)["device_median_s"] == 2e-3
     assert store.row(timed)["device_clock"] == f"{device_clock.GATED}; with nothing between them 3.0 us"
     assert (store.row(refused)["device_median_s"], store.row(refused)["device_clock"]) == (None, None)
+
+
+def test_the_state_of_a_gpu_is_that_right_after_the_steps_that_the_host_times(job, monkeypatch):
+    """Before those that wait at a gate, behind which it is idle.."""
+    done, send = [], launch.Worker.send
+    monkeypatch.setattr(launch.Worker, "send", lambda w, cmd, **fields: (done.append(cmd), send(w, cmd, **fields)))
+
+    def watch(index):
+        try:
+            while True:
+                yield {"reasons": [], "after": done[-1]}
+        finally:
+            done.append("closed")
+
+    monkeypatch.setattr(nvml, "watch", watch)
+    one = job("OnGpu")
+    (m,) = measure.measure([replace(one, case=replace(one.case, device="cuda"))], replace(QUICK, profile=0))
+    assert [s["after"] for s in m.environment["gpu_states"]] == ["time"] * QUICK.rounds
+    visits = [x for x in done if x in ("time", "closed", "time_by_device")]
+    assert visits == ["time", "closed", "time_by_device"] * QUICK.rounds
 
 
 def test_a_good_row_has_everything(job):

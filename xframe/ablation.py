@@ -68,7 +68,7 @@ def ablate(
     asked = replace(request, lowerings=(comparison.AUTO,)).resolved()
     if len(comparison.devices(asked.device)) > 1:
         raise UsageError(f"--device {asked.device}: switches are tried on one device at a time, name one of them")
-    passes = 0 if asked.device == "cpu" else min(asked.budget.profile, 1)  # there they come after all that is timed
+    passes = 0 if asked.device == "cpu" else min(asked.budget.profile, 1)  # a GPU's come after a row's last round
     asked = replace(asked, threads=asked.threads[:1], budget=replace(asked.budget, profile=passes))
     for runner in asked.runners:
         if runner != NATIVE and not BACKENDS[runner].switches:

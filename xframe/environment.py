@@ -6,6 +6,7 @@ import platform
 import re
 import subprocess
 import sys
+from collections.abc import Generator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,16 @@ def gpus() -> list[dict[str, Any]] | None:
 
 def gpu_state(device: str) -> dict[str, Any] | None:
     """How the GPU of ``cuda`` or ``cuda:<number>`` is now (``xframe.nvml``); None where nobody can tell."""
-    return next(nvml.watch(gpu_index(device)), None)
+    with contextlib.closing(gpu_states(device)) as states:
+        return next(states)
+
+
+def gpu_states(device: str) -> Generator[dict[str, Any] | None, None, None]:
+    """How it is each time it is asked for, without end: as :func:`gpu_state`, which opens the driver anew each time."""
+    if device != "cpu":
+        yield from nvml.watch(gpu_index(device))
+    while True:
+        yield None
 
 
 def throttled(state: dict[str, Any] | None) -> set[str]:

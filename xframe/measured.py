@@ -1,5 +1,6 @@
 """One job on its way to a measurement: its worker, and what is known of it so far."""
 
+import contextlib
 import threading
 import time
 from collections.abc import Sequence
@@ -108,18 +109,24 @@ class Row:
         """Time it once. ``number`` counts the visits over all rows."""
         b = self.budget
         fields = {k: getattr(b, k) for k in ("min_samples", "min_seconds", "max_seconds", "noise")}
-        busy, start = environment.busy_seconds(), time.monotonic()
-        reply = self.call("time", b.run_limit + b.max_seconds, **fields)
+        on_gpu, limit = self.job.case.device != "cpu", b.run_limit + b.max_seconds
+        with contextlib.closing(environment.gpu_states(self.job.case.device)) as states:
+            next(states)  # opens the driver, so that it answers at once when it is asked again
+            busy, start = environment.busy_seconds(), time.monotonic()
+            reply = self.call("time", limit, **fields)
+            state = next(states)  # of a GPU that was busy until now: behind the gates of what follows it would be idle
+        by_device = self.call("time_by_device", limit, longest=b.min_seconds) if on_gpu else {"cpu_s": 0.0}
         after, wall = environment.busy_seconds(), time.monotonic() - start
         if busy is not None and after is not None:
-            self.facts["foreign_load"].append(round(max(0.0, after - busy - reply["cpu_s"]) / wall, 3))
+            used = reply["cpu_s"] + by_device["cpu_s"]
+            self.facts["foreign_load"].append(round(max(0.0, after - busy - used) / wall, 3))
         self.rounds.append(tuple(reply["seconds"]))
         self.facts["visits"].append(number)
         self.facts["warmups"].append(reply["warmups"])
         self.facts["settled"].append(reply["settled"])
-        if self.job.case.device != "cpu":  # right afterwards: its clocks take a while to fall
-            self.facts.setdefault("gpu_states", []).append(environment.gpu_state(self.job.case.device))
-            self._keep_device_times(reply)
+        if on_gpu:
+            self.facts.setdefault("gpu_states", []).append(state)
+            self._keep_device_times(by_device)
 
     def _keep_device_times(self, reply: dict[str, Any]) -> None:
         """One median is of times that were taken alike: those behind a gate, where a row has both."""

@@ -39,7 +39,8 @@ def peak_bytes() -> int:
 
 
 #: Commands that need no executable, and those to one.
-_ANYTIME, _OPENED = ("open", "export", "convert", "gradients"), ("run", "time", "fetch", "profile")
+_ANYTIME = ("open", "export", "convert", "gradients")
+_OPENED = ("run", "time", "time_by_device", "fetch", "profile")
 #: Least time of the unprofiled steps before, and after, a visit's profiled passes.
 PLAIN_SECONDS = 0.08
 #: Most steps of a visit that are timed once more by a GPU's own clock.
@@ -58,6 +59,7 @@ class Session:
         self.executable = None  # type: Any
         self.artifact = None  # type: Any
         self.step_s = 0.0  # of the last step on its own
+        self.seconds = []  # type: List[float]  # of the last visit
         self.gpu = None  # type: Any
         self.clock = None  # type: Any
         self.no_clock = ""  # why a GPU's own clock can't be read
@@ -141,15 +143,17 @@ class Session:
         visit = sample(
             self.executable.step, self.executable.sync, min_samples, min_seconds, max_seconds, noise, warm_up
         )
-        device = self._by_device(visit.seconds, min_seconds)
         used = time.process_time() - before  # all threads: what the machine did beyond it was someone else's
-        reply = {"seconds": visit.seconds, "warmups": visit.warmups, "settled": visit.settled, "cpu_s": used}
-        return dict(reply, **device)
+        self.seconds = visit.seconds
+        return {"seconds": visit.seconds, "warmups": visit.warmups, "settled": visit.settled, "cpu_s": used}
+
+    def do_time_by_device(self, longest):
+        """Time more steps, as many as the last visit had, by the GPU itself; a reason where it can't be done."""
+        before = time.process_time()
+        readings = self._by_device(self.seconds, longest)
+        return dict(readings, cpu_s=time.process_time() - before)
 
     def _by_device(self, seconds, longest):
-        """More steps, timed by the GPU itself; empty on a CPU, and a reason where it can't be done."""
-        if self.gpu is None:
-            return {}
         if self.no_clock:
             return {"no_device_time": self.no_clock}
         ask = getattr(self.executable, "ask", self.executable.step)
