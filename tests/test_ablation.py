@@ -100,6 +100,21 @@ def test_a_value_that_is_refused_or_breaks_the_numbers_is_a_row_with_its_reason(
     kept(run, tmp_path)
 
 
+def test_a_switch_that_changes_nothing_on_the_device_is_a_row_that_says_so_and_starts_no_worker(switches, monkeypatch):
+    switches("fast", "slow")
+    chosen = FRAMEWORKS["pytorch"].switches
+    here = tuple(s._replace(devices=("cuda",)) if s.name == "fast" else s for s in chosen)
+    monkeypatch.setitem(FRAMEWORKS, "pytorch", FRAMEWORKS["pytorch"]._replace(switches=here))
+    (found,) = ablations(ablate(TINY).measurements)
+    fast, slow = found.of(ALONE)
+    assert (fast.measurement.outcome, slow.measurement.outcome) == (Outcome.UNSUPPORTED, Outcome.OK)
+    assert fast.measurement.reason.startswith(
+        "fast=on was asked for on cpu: this switch of pytorch changes what runs on"
+    )
+    assert (fast.measurement.rounds, "python" in fast.measurement.environment) == ((), False)
+    assert found.together is None
+
+
 def test_threads_are_tried_and_never_the_worst(switches, monkeypatch):
     switches("slow")
     monkeypatch.setattr(environment, "allowed_cpus", lambda: [0, 1])

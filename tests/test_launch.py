@@ -1,5 +1,6 @@
 """A worker runs where its plugin's environment is, and finds there nothing of what is installed here."""
 
+import re
 import shutil
 import sys
 import sysconfig
@@ -11,10 +12,10 @@ import pytest
 from tests.worker import fakes
 from xframe import environments, launch
 from xframe.environments.recipes import RECIPES
-from xframe.errors import Unavailable, UsageError, XframeError
+from xframe.errors import Unavailable, Unsupported, UsageError, XframeError
 from xframe.jobs import Budget, Job
 from xframe.measure import measure
-from xframe.registry import FRAMEWORKS, Row, Switch
+from xframe.registry import BACKENDS, FRAMEWORKS, Row, Switch, variables
 from xframe.types import Case, ModelSpec, Outcome, Plan, layer
 from xframe.worker import host
 from xframe.worker.host import plugin_row
@@ -139,6 +140,42 @@ def test_switches_of_a_plugin_reach_its_environment(place, weights):
         assert opened(worker, "Options", weights)["environment"]["mode"] == "set"
     with pytest.raises(UsageError, match="the switch mode of Options can't be 'c'"):
         launch.worker(FRAMEWORKS, "Options", 1, options=(("mode", "c"),))
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:1"])
+@pytest.mark.parametrize(
+    ("table", "name", "switch"),
+    [(t, n, s) for t in (FRAMEWORKS, BACKENDS) for n, row in t.items() for s in row.switches],
+    ids=lambda x: x.name if isinstance(x, Switch) else x if isinstance(x, str) else "",
+)
+def test_a_switch_that_changes_nothing_on_a_device_is_refused_there_and_its_default_is_not(table, name, switch, device):
+    default, *others = switch.values
+    assert switch.devices
+    variables(table, name, [(switch.name, default)], device)
+    for value in others:
+        if device.partition(":")[0] in switch.devices:
+            variables(table, name, [(switch.name, value)], device)
+            continue
+        words = f"{switch.name}={value} was asked for on {device}: .* of {re.escape(name)} changes what runs on c"
+        with pytest.raises(Unsupported, match=words):
+            variables(table, name, [(switch.name, value)], device)
+
+
+def test_what_is_of_a_cpu_alone_and_what_of_a_gpu():
+    """Those of both have an effect on either: what the host does, or what runs on whatever device there is."""
+    rows = {**FRAMEWORKS, **BACKENDS}
+    only = {d: {f"{n} {s.name}" for n, row in rows.items() for s in row.switches if s.devices == (d,)}
+            for d in ("cpu", "cuda")}  # fmt: skip
+    assert only["cpu"] == {
+        *(f"{n} {s}" for n in ("pytorch", "torch.compile") for s in ("omp_wait", "huge_pages")), "pytorch mkldnn",
+        "tensorflow onednn", "jax fast_math", "jax ynnpack", "cntk mkl_cpu", "cntk cpueval_optimization",
+        *(f"ort {s}" for s in ("cpu_mem_arena", "denormal_as_zero", "nchwc")),
+    }  # fmt: skip
+    assert only["cuda"] == {
+        "pytorch cudnn_benchmark",
+        *(f"ort {s}" for s in ("cudnn_conv_algo_search", "prefer_nhwc", "use_tf32", "cudnn_conv_use_max_workspace",
+                               "enable_cuda_graph", "fuse_conv_bias", "gpu_mem_limit")),
+    }  # fmt: skip
 
 
 def test_an_environment_that_is_not_built_says_what_to_run(monkeypatch, tmp_path):

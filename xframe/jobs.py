@@ -108,7 +108,7 @@ class Job:
         return {**fields, "runner": "backend", "plugin": row, "artifact": case.artifact, "plan": case.plan}
 
     def start(self, cpus: Iterable[int] | None) -> Worker:
-        """A worker for it, on these CPUs. Raises UsageError for options that there are not, Unavailable."""
+        """A worker for it, on these CPUs. Raises what :func:`xframe.launch.worker` does."""
         case = self.case
         native = case.runner == "native"
         table, name = (FRAMEWORKS, case.framework or "") if native else (BACKENDS, case.runner)

@@ -30,8 +30,10 @@ def worker(
         The plugin's environment is not built; the message says what to run.
     UsageError
         It has no such switch.
+    Unsupported
+        One of them changes nothing on this device.
     """
-    settings, environment = variables(table, name, options), table[name].environment
+    settings, environment = variables(table, name, options, device), table[name].environment
     if not environment:
         return Worker(threads, device, cpus, variables=settings)
     built = environments.find(environment)

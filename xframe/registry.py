@@ -7,20 +7,24 @@ import difflib
 import importlib
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
-from xframe.errors import Unavailable, UsageError
+from xframe.errors import Unavailable, Unsupported, UsageError
 
 #: Stands for everything in a table, where names are asked for.
 ALL = "all"
 PIP = "pip install 'xframe-eval[%s]'"
+#: Kinds of devices: either, and one alone.
+_ANY, _CPU, _CUDA = ("cpu", "cuda"), ("cpu",), ("cuda",)
 
 
 class Switch(NamedTuple):
     """An option of a plugin. ``values``: the default first. ``env``: value -> environment variables that it takes
-    before the plugin is imported; variables that end in ``_FLAGS`` are added to what is there."""
+    before the plugin is imported; variables that end in ``_FLAGS`` are added to what is there. ``devices``: the kinds
+    of devices on which it changes what runs; on others it is refused."""
 
     name: str
     values: Tuple[str, ...]
     env: Tuple[Tuple[str, Tuple[Tuple[str, str], ...]], ...] = ()
+    devices: Tuple[str, ...] = _ANY
 
 
 class Row(NamedTuple):
@@ -45,20 +49,20 @@ class Row(NamedTuple):
     general: str = ""
     absent: Tuple[str, ...] = ()
     where_named: Tuple[str, ...] = ()
-    devices: Tuple[str, ...] = ("cpu", "cuda")
+    devices: Tuple[str, ...] = _ANY
     products: str = ""
 
 
 #: Of the process that PyTorch runs in: threads that do not spin while they wait; large tensors in huge pages.
 _TORCH = (
-    Switch("omp_wait", ("default", "passive"), (("passive", (("OMP_WAIT_POLICY", "passive"),)),)),
-    Switch("huge_pages", ("off", "on"), (("on", (("THP_MEM_ALLOC_ENABLE", "1"),)),)),
+    Switch("omp_wait", ("default", "passive"), (("passive", (("OMP_WAIT_POLICY", "passive"),)),), _CPU),
+    Switch("huge_pages", ("off", "on"), (("on", (("THP_MEM_ALLOC_ENABLE", "1"),)),), _CPU),
 )
 _TORCH_EAGER = (
     Switch("channels_last", ("off", "on")),
-    Switch("mkldnn", ("on", "off")),
+    Switch("mkldnn", ("on", "off"), devices=_CPU),
     Switch("grad_mode", ("inference", "no_grad", "grad")),
-    Switch("cudnn_benchmark", ("off", "on")),
+    Switch("cudnn_benchmark", ("off", "on"), devices=_CUDA),
     *_TORCH,
 )
 _TORCH_COMPILED = (Switch("freezing", ("on", "off")), Switch("cpp_wrapper", ("off", "on")), *_TORCH)
@@ -69,6 +73,7 @@ _TENSORFLOW = (
         "onednn",
         ("auto", "on", "off"),
         (("on", (("TF_ENABLE_ONEDNN_OPTS", "1"),)), ("off", (("TF_ENABLE_ONEDNN_OPTS", "0"),))),
+        _CPU,
     ),
     Switch("xla", ("off", "on")),
     Switch("data_format", ("NHWC", "NCHW")),
@@ -79,8 +84,8 @@ _JAX = (
     Switch("jit", ("on", "off")),
     Switch("matmul_precision", ("highest", "default")),
     Switch("layout", ("NHWC", "NCHW")),
-    Switch("fast_math", ("off", "on")),
-    Switch("ynnpack", ("on", "off")),
+    Switch("fast_math", ("off", "on"), devices=_CPU),
+    Switch("ynnpack", ("on", "off"), devices=_CPU),
 )
 #: ``mkl_cpu``: MKL 2018 leaves its generic code on Intel's processors alone, unless told.
 _CNTK = (
@@ -88,8 +93,9 @@ _CNTK = (
         "mkl_cpu",
         ("auto", "avx2", "avx512"),
         (("avx2", (("MKL_DEBUG_CPU_TYPE", "5"),)), ("avx512", (("MKL_DEBUG_CPU_TYPE", "7"),))),
+        _CPU,
     ),
-    Switch("cpueval_optimization", ("on", "off")),
+    Switch("cpueval_optimization", ("on", "off"), devices=_CPU),
 )
 
 FRAMEWORKS: Dict[str, Row] = {
@@ -118,22 +124,22 @@ FRAMEWORKS: Dict[str, Row] = {
     "paddle": Row("xframe.frameworks.paddle:Paddle", ("paddle",), "", opt_in=True, environment="paddle"),
 }
 
-#: Of ONNX Runtime; the last seven are those of its CUDA provider, ``nchwc`` is one of the CPU's.
+#: Of ONNX Runtime; the last seven are those of its CUDA provider.
 _ORT = (
     Switch("graph_optimization_level", ("all", "disabled", "basic", "extended")),
-    Switch("cpu_mem_arena", ("on", "off")),
+    Switch("cpu_mem_arena", ("on", "off"), devices=_CPU),
     Switch("mem_pattern", ("on", "off")),
     Switch("spinning", ("on", "off")),
     Switch("execution_mode", ("sequential", "parallel")),
-    Switch("denormal_as_zero", ("off", "on")),
-    Switch("nchwc", ("on", "off")),
-    Switch("cudnn_conv_algo_search", ("exhaustive", "heuristic", "default")),
-    Switch("prefer_nhwc", ("off", "on")),
-    Switch("use_tf32", ("off", "on")),
-    Switch("cudnn_conv_use_max_workspace", ("on", "off")),
-    Switch("enable_cuda_graph", ("off", "on")),
-    Switch("fuse_conv_bias", ("off", "on")),
-    Switch("gpu_mem_limit", ("none", "1GiB", "4GiB", "16GiB")),
+    Switch("denormal_as_zero", ("off", "on"), devices=_CPU),
+    Switch("nchwc", ("on", "off"), devices=_CPU),
+    Switch("cudnn_conv_algo_search", ("exhaustive", "heuristic", "default"), devices=_CUDA),
+    Switch("prefer_nhwc", ("off", "on"), devices=_CUDA),
+    Switch("use_tf32", ("off", "on"), devices=_CUDA),
+    Switch("cudnn_conv_use_max_workspace", ("on", "off"), devices=_CUDA),
+    Switch("enable_cuda_graph", ("off", "on"), devices=_CUDA),
+    Switch("fuse_conv_bias", ("off", "on"), devices=_CUDA),
+    Switch("gpu_mem_limit", ("none", "1GiB", "4GiB", "16GiB"), devices=_CUDA),
 )
 #: What cuDNN can be told: of its legacy interface the forward algorithms, where ``gemm`` writes the column matrix; of
 #: its graph interface kinds of engines, where ``graph_plain`` is that without transforms, ``graph_nhwc`` any with its
@@ -177,7 +183,7 @@ BACKENDS: Dict[str, Row] = {
         general="implicit_gemm",
         absent=("direct",),
         where_named=_CUDNN_KINDS,
-        devices=("cuda",),
+        devices=_CUDA,
     ),
 }
 
@@ -189,7 +195,7 @@ LIVE: Dict[str, Row] = {
 }
 
 #: Of tensor cores: in no comparison that does not name it.
-_NARROW = Row("", ("tvm",), "tvm", opt_in=True, devices=("cuda",))
+_NARROW = Row("", ("tvm",), "tvm", opt_in=True, devices=_CUDA)
 
 LOWERINGS: Dict[str, Row] = {
     "gemm": Row("xframe.lowering.gemm:Gemm", ("tvm",), "tvm", ("im2col",)),
@@ -197,7 +203,7 @@ LOWERINGS: Dict[str, Row] = {
     "winograd": Row("xframe.lowering.winograd:Winograd", ("tvm",), "tvm"),
     "fft": Row("xframe.lowering.fft:Fft", ("tvm",), "tvm"),
     "gemm_explicit": Row(
-        "xframe.lowering.gemm:ExplicitGemm", ("tvm",), "tvm", opt_in=True, variant_of="gemm", devices=("cuda",)
+        "xframe.lowering.gemm:ExplicitGemm", ("tvm",), "tvm", opt_in=True, variant_of="gemm", devices=_CUDA
     ),
     "gemm_tf32": _NARROW._replace(where="xframe.lowering.gemm_tf32:GemmTf32", variant_of="gemm", products="tf32"),
     "gemm_fp16": _NARROW._replace(where="xframe.lowering.gemm_fp16:GemmFp16", variant_of="gemm", products="float16"),
@@ -240,13 +246,15 @@ def received(parts: Iterable[Any]) -> Tuple[str, Row]:
     return name, Row(where, tuple(needs), extra, environment=environment)
 
 
-def variables(table: Dict[str, Row], name: str, options: Iterable[Tuple[str, str]]) -> Dict[str, str]:
+def variables(table: Dict[str, Row], name: str, options: Iterable[Tuple[str, str]], device: str) -> Dict[str, str]:
     """The environment variables that a worker of the plugin ``name`` takes with these options.
 
     Raises
     ------
     UsageError
         There is no such switch, or it has no such value.
+    Unsupported
+        It changes nothing on this device, so that its row would be that of the default.
     """
     switches = {switch.name: switch for switch in table[name].switches}
     found = {}  # type: Dict[str, str]
@@ -256,6 +264,12 @@ def variables(table: Dict[str, Row], name: str, options: Iterable[Tuple[str, str
         if value not in switches[option].values:
             values = ", ".join(switches[option].values)
             raise UsageError("the switch %s of %s can't be %r; it can be: %s" % (option, name, value, values))
+        kinds = switches[option].devices
+        if device.partition(":")[0] not in kinds and value != switches[option].values[0]:
+            raise Unsupported(
+                "%s=%s was asked for on %s: this switch of %s changes what runs on %s only; leave it out there"
+                % (option, value, device, name, " and ".join(kinds))
+            )
         for variable, text in dict(switches[option].env).get(value, ()):
             found[variable] = " ".join(filter(None, (found.get(variable), text)))
     return found

@@ -110,7 +110,7 @@ def test_its_switches_leave_the_values_right_or_are_refused_in_words(backend, mo
     feed = [zoo.inputs(i.shape, 0) for i in model.inputs]
     expected = Reference.of_onnx(model).evaluate(feed)
     for switch in registry.BACKENDS[request.node.callspec.params["backend"]].switches:
-        for value in switch.values[1:]:
+        for value in switch.values[1:] if "cpu" in switch.devices else ():
             try:
                 executable = backend.compile(model, AUTO, "cpu", 1, {switch.name: value})
             except Unsupported as e:

@@ -55,7 +55,9 @@ def outputs(built):
 
 
 def test_each_switch_is_of_one_device_or_of_both():
-    assert {name for name, _ in ON_A_CPU} | set(ort_session.CUDA) == set(SWITCHES)
+    devices = {s.name: s.devices for s in registry.BACKENDS["ort"].switches}
+    assert {name for name, _ in ON_A_CPU} == {name for name in devices if "cpu" in devices[name]}
+    assert set(ort_session.CUDA) == {name for name in devices if devices[name] == ("cuda",)}
     assert {name: tuple(values) for name, values in ort_session.CUDA.items()} == {
         name: values for name, values in SWITCHES.items() if name in ort_session.CUDA
     }
@@ -92,23 +94,9 @@ def test_without_blocks_of_channels_nothing_is_reordered(model):
     assert [k.algorithm for k in with_blocks.kernels if k.site] == ["mlas:nchwc_direct"]
 
 
-@pytest.mark.parametrize("switch", ort_session.CUDA)
-def test_what_is_for_cuda_is_refused_on_a_cpu(model, switch):
-    default, *others = SWITCHES[switch]
-    compiled(model, **{switch: default}).close()
-    for value in others:
-        with pytest.raises(Unsupported, match=f"{switch}={value} was asked for on cpu: .* is for cuda only"):
-            compiled(model, **{switch: value})
-
-
 def test_nodes_side_by_side_need_two_threads(model):
     with pytest.raises(Unsupported, match="execution_mode=parallel was asked for with 1 thread"):
         OnnxRuntime().compile(model, AUTO, "cpu", 1, {"execution_mode": "parallel"})
-
-
-def test_what_is_for_a_cpu_is_refused_on_cuda(model):
-    with pytest.raises(Unsupported, match=r"nchwc=off was asked for on cuda:0: .* is for cpu only"):
-        compiled(model, "cuda:0", nchwc="off")
 
 
 @pytest.mark.parametrize(

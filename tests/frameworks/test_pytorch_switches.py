@@ -9,7 +9,6 @@ from float64 import close, output
 from nets import EVERY
 
 from xframe import registry, zoo
-from xframe.errors import Unsupported
 from xframe.types import ModelSpec, layer
 from xframe.worker.host import worker_environment
 
@@ -75,12 +74,6 @@ def test_grad_mode(build, value, inference, grad):
     assert (network._y.grad_fn is not None) == grad
 
 
-def test_a_switch_of_gpus_is_refused_on_a_cpu(build):
-    with pytest.raises(Unsupported, match="cudnn_benchmark=on was asked for on a CPU"):
-        build(WIDE, cudnn_benchmark="on")
-    build(WIDE, cudnn_benchmark="off")
-
-
 CODE = """
 import os
 os.environ["OMP_DISPLAY_ENV"] = "verbose"
@@ -92,7 +85,7 @@ print(re.search(r"AnonHugePages: +([0-9]+) kB", open("/proc/self/smaps_rollup").
 
 def told(**options):
     """What is set by variables of the process, in a process of its own: (kB of huge pages, words of OpenMP)."""
-    variables = registry.variables(registry.FRAMEWORKS, "pytorch", options.items())
+    variables = registry.variables(registry.FRAMEWORKS, "pytorch", options.items(), "cpu")
     env = worker_environment(2, "cpu", variables)
     done = subprocess.run([sys.executable, "-c", CODE], env=env, capture_output=True, text=True, check=True)
     return int(done.stdout), done.stderr

@@ -168,7 +168,7 @@ def test_every_op_and_switches_of_a_process_the_other_way_than_by_default(tmp_pa
     its default, as the other tests run it, and the other is a surprise on another machine."""
     default = tensorflow._onednn()
     options = {"onednn": "off" if default else "on", "inter_op_threads": "2"}
-    variables = registry.variables(registry.FRAMEWORKS, "tensorflow", options.items())
+    variables = registry.variables(registry.FRAMEWORKS, "tensorflow", options.items(), "cpu")
     environment = {**os.environ, **variables, "TF_CPP_MIN_LOG_LEVEL": "3"}
     path = tmp_path / "y.npy"
     command = [sys.executable, "-c", CODE, str(path), *(f"{name}={value}" for name, value in options.items())]

@@ -25,8 +25,8 @@ class OnnxRuntime:
         Raises
         ------
         Unsupported
-            The plan forces a lowering, the model has an operator that ONNX Runtime lacks, or a switch is not for this
-            device.
+            The plan forces a lowering, the model has an operator that ONNX Runtime lacks, or nodes are to run side by
+            side on one thread.
         Unavailable
             The build has no CUDA, or there is no driver or no such GPU.
         NotHonoured

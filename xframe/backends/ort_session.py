@@ -38,8 +38,6 @@ _ELSEWHERE = "assigned to the default CPU EP"
 #: The file of the CUDA provider, and what brings the libraries that it needs.
 _PROVIDER = "libonnxruntime_providers_cuda.so"
 _LIBRARIES = "pip install 'xframe-eval[ort,cudnn]'; PyTorch for CUDA 13 brings them, too"
-#: Switches of the CPU provider alone.
-CPU = ("nchwc",)
 
 
 @dataclass(frozen=True)
@@ -54,14 +52,6 @@ class Settings:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "switches", dict(self.switches))
-        kind = self.device.partition(":")[0]
-        for name, value in self.switches.items():
-            home = "cuda" if name in CUDA else "cpu" if name in CPU else kind
-            if home != kind and kind in PROVIDERS and value != _default(name):
-                raise Unsupported(
-                    f"{name}={value} was asked for on {self.device}: this switch of ONNX Runtime is for {home} only"
-                )
-
         if self._parallel and self.threads < 2:
             raise Unsupported(
                 f"execution_mode=parallel was asked for with {self.threads} thread: ONNX Runtime needs two to run nodes"

@@ -14,7 +14,7 @@ from torch import fx, nn
 from torch.nn import functional as F
 
 from xframe import files, zoo
-from xframe.errors import Unavailable, Unsupported, XframeError
+from xframe.errors import Unavailable, XframeError
 from xframe.frameworks import common, pytorch_inductor, pytorch_profile
 from xframe.protocols import DEFAULTS
 from xframe.types import Layer, ModelSpec, Profile
@@ -269,8 +269,6 @@ class PyTorch:
             The spec, the weights or the name of the device make no sense.
         Unavailable
             ``device`` is a GPU that torch does not see.
-        Unsupported
-            A switch of GPUs on a CPU.
         """
         index = common.device_index(device)
         seen = torch.cuda.device_count()
@@ -279,11 +277,8 @@ class PyTorch:
                 f"pytorch on {device}: torch {self.version} sees {seen} CUDA devices; use --device cpu, or install "
                 "a CUDA build of torch on a machine with a GPU"
             )
-        benchmark = options.get("cudnn_benchmark") == "on"
-        if benchmark and index is None:
-            raise Unsupported("cudnn_benchmark=on was asked for on a CPU, where there is no cuDNN: use --device cuda")
         torch.set_num_threads(threads)
-        torch.backends.cudnn.benchmark = benchmark
+        torch.backends.cudnn.benchmark = options.get("cudnn_benchmark") == "on"
         torch.backends.mkldnn.set_flags(_enabled=options.get("mkldnn", "on") == "on", _fp32_precision=None)
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
         start = time.perf_counter()
@@ -330,7 +325,7 @@ class Compiled(PyTorch):
 
         Raises
         ------
-        UsageError, Unavailable, Unsupported
+        UsageError, Unavailable
             As ``PyTorch``; Unavailable also where there is no C++ compiler.
         XframeError
             Inductor failed; the message has its words.
