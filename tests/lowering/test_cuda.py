@@ -17,6 +17,7 @@ from xframe import registry
 from xframe.equivalence.verdict import judge
 from xframe.errors import UsageError
 from xframe.lowering import pipeline
+from xframe.lowering.cuda.dense import slices_of
 from xframe.lowering.cuda.target import Gpu
 from xframe.lowering.dense import dense_stages
 from xframe.lowering.pointwise import pointwise_stage
@@ -176,6 +177,26 @@ def test_fully_connected(cuda_on_cpu, rows, inputs):  # noqa: F811
     (stage,) = dense_stages(rows, w, b, math.inf, AMPERE)
     (y,) = cuda_on_cpu.run(on_cuda.kernel(stage), [x, *stage.constants])
     np.testing.assert_allclose(y, np.maximum(x.astype(float) @ w + b, 0), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("rows", "outputs"), [(1, 1000), (16, 1000), (1, 4096), (3, 77)])
+def test_no_bound_is_checked_for_each_slice(rows, outputs):
+    """The last kernel of a fully connected layer: a thread asks for all of its terms before it adds them."""
+    weight, bias = np.zeros((4096, outputs), np.float32), np.zeros(outputs, np.float32)
+    (stage,) = dense_stages(rows, weight, bias, math.inf, HOPPER)
+    last = shim.cuda_text(on_cuda.kernel(stage), target=HOPPER.tvm).rpartition("__launch_bounds__")[2]
+    assert "for (" in last
+    assert [line for line in last.splitlines() if "if (" in line and "threadIdx" in line] == []
+
+
+def test_slices_fill_the_turns_of_the_multiprocessors():
+    """AlexNet's first fully connected layer at many images: 6 turns but for a few blocks, not 4.4; where no number is
+    fuller, and where no more can be, the first that is enough."""
+    assert HOPPER.multiprocessors == 132
+    assert slices_of(9216, 64, HOPPER) == 12
+    assert slices_of(4096, 33, HOPPER) == 16
+    assert slices_of(4096, 1, HOPPER) == 64
+    assert slices_of(60, 1, HOPPER) == 1
 
 
 def test_what_is_not_a_convolution(cuda_on_cpu):  # noqa: F811

@@ -1,5 +1,7 @@
 """Fully connected layers on a GPU: the reduction in slices, so that there is work for all multiprocessors."""
 
+import math
+
 import numpy as np
 from tvm import te
 
@@ -19,8 +21,7 @@ def dense_stages(rows: int, weight: np.ndarray, bias: np.ndarray, relu: float | 
     tile = alternatives[0]
     padded, columns = pad_to(rows, tile.rows), pad_to(outputs, tile.columns)
     blocks = padded // tile.rows * columns // tile.columns
-    enough = [s for s in divisors(inputs) if inputs // s >= SHORTEST] or [1]
-    slices = next((s for s in enough if blocks * s >= IN_FLIGHT * gpu.multiprocessors), enough[-1])
+    slices = slices_of(inputs, blocks, gpu)
     length = inputs // slices
 
     x = te.placeholder((rows, inputs), name="x")
@@ -41,7 +42,7 @@ def dense_stages(rows: int, weight: np.ndarray, bias: np.ndarray, relu: float | 
 
     def finish(sch):
         output, total = sch.get_sblock("output"), sch.get_sblock("total")
-        grid, threads = sch.split(sch.fuse(*sch.get_loops(output)), [None, BLOCK])
+        grid, threads = sch.split(sch.fuse(*sch.get_loops(output)), [None, _threads(rows * outputs, gpu)])
         sch.bind(grid, "blockIdx.x")
         sch.bind(threads, "threadIdx.x")
         sch.set_scope(total, 0, "local")
@@ -51,3 +52,25 @@ def dense_stages(rows: int, weight: np.ndarray, bias: np.ndarray, relu: float | 
     weights = packed(weight[None], columns, tile.columns)[0]
     func = te.create_prim_func([x, w, b, out])
     return [Stage("product", func, (weights, bias), (rows, outputs), schedule, alternatives)]
+
+
+def slices_of(inputs: int, blocks: int, gpu: Gpu) -> int:
+    """How many slices ``inputs`` are cut into where a slice has so many ``blocks``.
+
+    Of enough, and of up to twice as many: those of which the multiprocessors' last turn is the fullest.
+    """
+
+    def filled(slices: int) -> float:
+        turns = blocks * slices / gpu.multiprocessors
+        return turns / math.ceil(turns)
+
+    possible = [s for s in divisors(inputs) if inputs // s >= SHORTEST] or [1]
+    enough = next((s for s in possible if blocks * s >= IN_FLIGHT * gpu.multiprocessors), possible[-1])
+    return max((s for s in possible if enough <= s <= 2 * enough), key=filled)
+
+
+def _threads(values: int, gpu: Gpu) -> int:
+    """Of a block that sums slices, a thread a value: where it can be, so many that each has one. A bound would be
+    checked for each term, and none of them asked for before the last one is there."""
+    whole = max(n for n in range(1, BLOCK + 1) if values % n == 0)
+    return whole if whole >= gpu.warp else BLOCK
