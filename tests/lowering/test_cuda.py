@@ -243,6 +243,20 @@ def test_a_residual_is_added_in_the_last_kernel(cuda_on_cpu):  # noqa: F811
         np.testing.assert_allclose(found, right, rtol=1e-3, atol=1e-4, err_msg=lowering)
 
 
+@pytest.mark.parametrize(
+    ("lowering", "detail", "pixels"),
+    [("winograd", "F(2,3)", 16), ("winograd", "F(5,3)", 49), ("fft", "6x6 tiles", 6), ("fft", "9x9 tiles", 9)],
+)
+def test_a_thread_reads_each_pixel_once(lowering, detail, pixels):
+    """A transform whose image is clipped as it is read; of FFT's, a thread has a row of a window."""
+    site, low = square(1, 8, 12, 8, 3, pad=1), registry.load(registry.LOWERINGS, lowering)
+    _, w, b = conv_data(site, 0)
+    variant = next(v for v in low.variants(site) if v.detail == detail)
+    first, *_ = low.define(variant, w, Epilogue(b, None), "NHWC", AMPERE)
+    assert first.role == "input"
+    assert shim.cuda_text(on_cuda.kernel(first)).count("x_ptr[") == pixels
+
+
 #: AlexNet's convolutions at full size.
 FULL = [
     (1, 3, 224, 64, 11, 2, 4),

@@ -169,17 +169,23 @@ class Winograd:
         return [s for s in stages if s]
 
 
-def _transform_input(t, window, x, v, place, slot, block, lanes):
-    """V at ``slot`` = B^T d B of the tile at ``place`` (image, row and column of tiles), one vector of channels."""
+def _transform_input(t, window, x, v, place, slot, block, cpu):
+    """V at ``slot`` = B^T d B of the tile at ``place`` (image, row and column of tiles), one vector of channels.
+
+    A pixel may be clipped, which on a GPU is a branch wherever it is read: so it is read once. A CPU has no registers
+    for that many vectors.
+    """
     bh, bw = matrices(t.m[0], t.r[0])[2], matrices(t.m[1], t.r[1])[2]
-    (ah, aw), (i, ty, tx) = t.a, place
+    (ah, aw), (i, ty, tx), lanes = t.a, place, cpu.lanes
     half, scratch = ir.Scratch(ah * aw, lanes), ir.Scratch(4 * ah * aw, lanes)
+    near = ir.Scratch(ah * aw, lanes) if isinstance(cpu, Gpu) else None
     with T.vectorized(0, lanes) as lane:
         keep, store = scratch.lane(lane), half.lane(lane)
+        read = near.lane(lane) if near else lambda pixel: pixel
         channel = block * lanes + lane
         columns = []
         for j in range(aw):
-            pixels = [window.pixel(x, i, ty * t.m[0] + k, tx * t.m[1] + j, channel) for k in range(ah)]
+            pixels = [read(window.pixel(x, i, ty * t.m[0] + k, tx * t.m[1] + j, channel)) for k in range(ah)]
             columns.append([store(e) for e in multiply(bh, pixels, keep)])
         for k in range(ah):
             for j, e in enumerate(multiply(bw, [column[k] for column in columns], keep)):
@@ -192,7 +198,7 @@ def _input_stage(site, t, window, rows, cpu) -> Stage:
 
     def body(x, v):
         with ir.units(site.batch, th, tw, window.channels // lanes) as (i, ty, tx, block):
-            _transform_input(t, window, x, v, (i, ty, tx), (i * th + ty) * tw + tx, block, lanes)
+            _transform_input(t, window, x, v, (i, ty, tx), (i * th + ty) * tw + tx, block, cpu)
 
     shape = (t.a[0] * t.a[1], rows * window.channels + SKEW)
     return Stage("input", ir.kernel({"x": window.shape, "v": shape}, body), (), shape)
@@ -293,7 +299,7 @@ def _fused_stage(site, t, window, weights, tile, epilogue, cpu, groups=0) -> Sta
             )
 
     steps = (
-        lambda x, v, place, slot, block: _transform_input(t, window, x, v, place, slot, block, cpu.lanes),
+        lambda x, v, place, slot, block: _transform_input(t, window, x, v, place, slot, block, cpu),
         product,
         lambda m, slot, place, b, image, y: _transform_output(
             site, t, m, slot * columns, place, epilogue, b, image, y, cpu.lanes

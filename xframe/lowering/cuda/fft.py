@@ -27,9 +27,9 @@ def input_stage(site, g, image, rows: int, gpu: Gpu) -> Stage:
         with _block(units, half, 2 * half * (used_rows | 1), gpu) as ((i, ty, tx, channel), place, lane, wide):
             spectrum = T.alloc_buffer((2, half, used_rows | 1, wide), ir.FLOAT, scope="shared")
             with _each(used_rows, half, place) as y:
-                keep = ir.Scratch(8 * nw, 1).lane(0)
+                keep, read = ir.Scratch(8 * nw, 1).lane(0), ir.Scratch(used_columns, 1).lane(0)
                 at = [(ty * g.t[0] + y, tx * g.t[1] + j, channel) for j in range(used_columns)]
-                pixels = fourier.placed([image.pixel(x, i, *p) for p in at], left, nw)
+                pixels = fourier.placed([read(image.pixel(x, i, *p)) for p in at], left, nw)
                 for j, e in enumerate(fourier.row(pixels, keep)):
                     if e is not None:
                         T.buffer_store(spectrum, e, [j // half, j % half, y, lane])
