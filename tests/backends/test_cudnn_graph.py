@@ -158,6 +158,15 @@ def test_no_more_than_so_many_are_measured(fake, model, monkeypatch):
     executable.close()
 
 
+def test_a_search_that_takes_long_ends_with_what_it_has(fake, model, monkeypatch):
+    """Not before one has run, however long that took."""
+    monkeypatch.setattr(cudnn_graph_convolution, "WITHIN", 0.0)
+    executable = compiled(model, FASTEST)
+    assert {key for key, row in table(executable).items() if row["seconds"]} == {(5, "k2=0")}
+    assert table(executable)[0,]["refused"] == "left out: 0 s went into the 1 before"
+    executable.close()
+
+
 def test_an_engine_with_more_settings_than_that_has_its_defaults(fake, model, monkeypatch):
     monkeypatch.setattr(cudnn_engines, "SETTINGS", 2)
     executable = compiled(model, FASTEST)

@@ -6,6 +6,7 @@ measured here, on the tensors of the network. The plan that is taken stays.
 
 import contextlib
 import math
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
@@ -23,6 +24,8 @@ from xframe.nvidia import load
 #: At most so many engines with their knobs are measured at a convolution, each by the shortest of so many runs: others
 #: may be at work on the device. One run is enough where it takes so many seconds, and so many times the fastest's.
 MOST, RUNS, LONG, SLOW = 64, 5, 0.02, 3.0
+#: Once one runs, no more are begun after so many seconds: some are compiled when they are planned.
+WITHIN = 10.0
 STRIDES = {"NCHW": contiguous, "NHWC": channels_last}
 #: Tensors begin on a multiple of this many bytes; ``cudaMalloc`` gives more.
 _ALIGNMENT = 16
@@ -108,12 +111,13 @@ class GraphConvolution:
 
     def _fastest(self, kind: str, x: int, w: int, y: int) -> tuple[Engine, Descriptor]:
         best: tuple[float, Engine, Descriptor] | None = None
-        gpu, measured = self._gpu, 0
+        gpu, measured, began = self._gpu, 0, time.monotonic()
         with contextlib.ExitStack() as kept:
             for engine, config in self._listed:
                 if config is None or engine.refused or kind not in (FASTEST, engine.kind):
                     continue
-                engine.refused = self._left_out(engine, measured)
+                spent = best is not None and time.monotonic() - began > WITHIN
+                engine.refused = self._left_out(engine, measured, spent)
                 if engine.refused:
                     continue
                 with refusals(gpu, engine), contextlib.ExitStack() as until:
@@ -129,9 +133,10 @@ class GraphConvolution:
             gpu.until.push(kept.pop_all())
         return best[1:]
 
-    def _left_out(self, engine: Engine, measured: int) -> str:
+    def _left_out(self, engine: Engine, measured: int, spent: bool) -> str:
         most = f"left out: {MOST} others were measured" if measured == MOST else ""
-        return engine.barred(self._gpu.tf32) or most
+        late = f"left out: {WITHIN:.0f} s went into the {measured} before" if spent else ""
+        return engine.barred(self._gpu.tf32) or most or late
 
     def _planned(self, engine: Engine, config: Descriptor, until: contextlib.ExitStack) -> Descriptor:
         gpu = self._gpu
