@@ -4,6 +4,7 @@ import json
 import math
 import re
 import statistics
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -70,6 +71,23 @@ def test_each_convolution_takes_what_costs_least_and_the_prediction_is_told(plug
     assert parts == {k: pytest.approx(v) for k, v in (("sites_s", 4e-3), ("conversions_s", 5e-4), ("other_s", 5e-3))}
     (note,) = (n for n in m.notes if n.startswith("best:"))
     assert note.startswith(f"best: predicted {m.prediction['total_s'] * 1e3:.2f} ms, measured ")
+
+
+def test_time_for_opening_is_shared_with_the_plan_that_is_chosen(plugins, monkeypatch):
+    """All of it is counted from when the comparison began, whose exports and reference come first."""
+    plugins(pytorch="Honest", tvm="Priced")
+    asked, real = [], oracle.measure
+
+    def measured(jobs, budget, on_progress, since):
+        asked.append((budget.opening, since))
+        return real(jobs, budget, on_progress, since)
+
+    before = time.monotonic()
+    monkeypatch.setattr(oracle, "measure", measured)
+    assert best(budget=replace(BEST.budget, opening=100.0)).outcome == Outcome.OK
+    ((opening, since),) = asked
+    assert opening == pytest.approx(60.0)
+    assert before <= since <= time.monotonic()
 
 
 @pytest.mark.parametrize("planted", ["SlowWinograd", "DearConversion"])
