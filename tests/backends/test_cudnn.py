@@ -166,6 +166,26 @@ def test_a_workspace_that_can_not_be_had_is_a_refusal(fake, model):
     assert fake.live() == 0
 
 
+@pytest.mark.parametrize(
+    ("full", "words"),
+    [(True, r"need a workspace of \d+ bytes, .*out of memory.*; take a smaller batch"), (False, "cudaMalloc failed")],
+)
+def test_memory_that_is_gone_when_all_is_chosen_is_a_refusal_too(fake, model, monkeypatch, full, words):
+    """As where another row has taken it meanwhile; a device that is lost then is an error."""
+    choose = cudnn._Chosen
+
+    def then(*network):
+        chosen = choose(*network)
+        fake.limit(0) if full else fake.fail("cudaMalloc", 700)
+        return chosen
+
+    monkeypatch.setattr(cudnn, "_Chosen", then)
+    with pytest.raises(XframeError, match=words) as e:
+        Cudnn().compile(model, forced(model, "gemm"), "cuda", 1)
+    assert isinstance(e.value, Unsupported) == full
+    assert fake.live() == 0
+
+
 def test_a_refusal_may_come_only_when_it_runs(fake, model):
     fake.fail("cudnnConvolutionForward", 3007)
     with pytest.raises(Unsupported, match=r"\(3007\)"):

@@ -44,6 +44,7 @@ def test_the_fastest_engine_of_each_site_is_what_runs(fake, model):
     assert executable.environment["workspace_bytes"] == {"conv1": 512, "conv2": 128}
     (profile,) = executable.profile(1)
     words = [k.algorithm for k in profile.kernels if k.kind == "conv"]
+    assert {k.name for k in profile.kernels if k.kind == "conv"} == {"cudnnBackendExecute"}
     assert words == [s.detail.partition(", workspace")[0] for s in executable.sites]
     assert [lowering(w) for w in words] == ["winograd", None]
     executable.close()

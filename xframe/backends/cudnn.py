@@ -99,7 +99,7 @@ class CudnnExecutable:
                 chosen = _Chosen(self._network, self._owners, plan, options)
             self.sites: Sequence[SiteRecord] = chosen.records
             self.notes: Sequence[str] = (*normal.notes, *chosen.notes)
-            self._words = {s.node: s.choice.words for s in self._network.sites if s.choice}
+            self._choices = {s.node: s.choice for s in self._network.sites if s.choice}
             self._place_workspace()
             self._gpu.sync()
             self._steps: list[Callable[[], None]] = [call.run for call in self._network.calls]
@@ -139,9 +139,18 @@ class CudnnExecutable:
         return owners
 
     def _place_workspace(self) -> None:
-        """One workspace for all: the calls run one after another."""
+        """One workspace for all: the calls run one after another. Raises Unsupported where it can't be had."""
         sites = self._network.sites
-        room = self._gpu.room(max((s.choice.workspace for s in sites if s.choice), default=0))
+        most = max((s.choice.workspace for s in sites if s.choice), default=0)
+        try:
+            room = self._gpu.room(most)
+        except CallFailed as e:
+            if not e.refusal:
+                raise
+            raise Unsupported(
+                f"the algorithms need a workspace of {most} bytes, which the GPU has no more: {e.words}; take a smaller"
+                " batch, another algorithm, or fewer rows at once"
+            ) from e
         for site in sites:
             assert site.choice is not None
             workspace = room if site.choice.workspace else 0
@@ -199,9 +208,12 @@ class CudnnExecutable:
             start = lead + free[i]
             end = min(start + queued.times[i + 1] - queued.times[i], lead + free[i + 1])
             layer, site = self._owners.get(call.node, (call.node, None))
-            words = self._words[call.node] if call.kind == "conv" else ""
+            name, words = call.name, ""
+            if call.kind == "conv":
+                choice = self._choices[call.node]
+                name, words = name if choice.algorithm in ALGORITHMS else "cudnnBackendExecute", choice.words
             mine = site if call.kind == "conv" or call.role == "pad" else None  # padding is part of what it takes
-            kernels.append(Kernel(call.name, start, max(start, end), mine, call.role, call.kind, layer, words))
+            kernels.append(Kernel(name, start, max(start, end), mine, call.role, call.kind, layer, words))
         return Profile(max(wall, lead + free[-1]), tuple(kernels), note="" if queued.gated else UNGATED)
 
     def close(self) -> None:

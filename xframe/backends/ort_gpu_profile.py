@@ -30,8 +30,8 @@ from xframe.errors import XframeError
 from xframe.types import Artifact, Profile
 from xframe.worker import wire
 
-#: Seconds for a session to be made, and for a pass: less than the worker has, so that what hangs costs no more than a
-#: profile.
+#: Seconds for a session to be made, and for a pass: less than a worker has by default, so that what hangs costs no more
+#: than a profile.
 _OPENS, _PASSES = 60, 30
 _JOB, _FEEDS, _RESULT, _LOG = "job.json", "feeds.npz", "result.json", "log"
 

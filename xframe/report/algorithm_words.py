@@ -14,9 +14,10 @@ def by_site(m: Measurement) -> str:
     Empty where nobody tells, or the row's label has said so.
     """
     found: dict[str, list[ConvSite]] = {}
-    for site, (lowering, text) in told(m).items() if m.case.runner != PLANNED else ():
-        if text and text != m.case.plan.label:
+    every = told(m) if m.case.runner != PLANNED else {}
+    for site, (lowering, text) in every.items():
+        if text and text.rpartition(":")[2] != m.case.plan.label:  # cudnn:gemm
             found.setdefault(f"{lowering} ({text})" if lowering not in (None, text) else text, []).append(site)
-    if len(found) == 1:
+    if len(found) == 1 and len(next(iter(found.values()))) == len(every):
         return next(iter(found))
     return "; ".join(f"{text} at {', '.join(map(words, sites))}" for text, sites in found.items())
