@@ -161,9 +161,8 @@ def test_a_backend_that_picks_shows_what_each_site_was_computed_by_and_how_its_k
     assert "convolutions: " not in text(replace(m, profiles=(Profile(3e-3, (Kernel("k", 0, 1e-3, CONV1),)),)))
     told = replace(m, case=replace(m.case, runner="cudnn", plan=Plan("gemm", ((CONV1, "gemm"), (CONV2, "gemm")))))
     named = tuple(replace(k, algorithm=f"cudnn:{x}") for k, x in zip(kernels, ("gemm", "fft"), strict=False))
-    assert "convolutions: fft (cudnn:fft) at 64x27x27 -> 192, 5x5\n" in text(
-        replace(told, profiles=(Profile(3e-3, named[:2]),))
-    )
+    report = text(replace(told, profiles=(Profile(3e-3, named[:2]),)))
+    assert "convolutions: fft (cudnn:fft) at 64x27x27 -> 192, 5x5\n" in report
 
 
 @pytest.mark.parametrize(
