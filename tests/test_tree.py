@@ -21,7 +21,7 @@ def module(path):
 
 SOURCES = sorted((ROOT / "xframe").rglob("*.py"))
 #: Lines of a file, and of all of xframe/. The second is raised on purpose, with a reason, never in passing.
-FILE_CEILING, TREE_CEILING = 400, 57000  # raised for frameworks in environments of their own, and for GPUs
+FILE_CEILING, TREE_CEILING = 400, 57300  # raised for frameworks in environments of their own, and for GPUs
 
 #: A module may import those of lower layers, and of its own layer only within its own folder.
 LAYERS = [

@@ -17,7 +17,7 @@ from xframe.types import gpu_index
 
 Progress = Callable[[str], None]
 #: Seconds that most steps have at least, and a command to a row that is open: ONNX Runtime's profile starts anew.
-LEAST, COMMAND = 20.0, 30.0
+LEAST, COMMAND = 20.0, 40.0
 #: The part of a step's seconds in which its rows must have been opened, exports and all: what is late is left out, and
 #: the rest is timed.
 OPENING = 0.6
