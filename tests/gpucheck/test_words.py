@@ -126,4 +126,5 @@ def test_a_tuned_site_is_the_best_of_what_was_tuned_and_what_was_not():
     tuned = Found("t", DONE, rows=(row("tvm", "gemm", 1.5),), facts={"site": "c", "tuned": True})
     text = "\n".join(words.ratios([site, tuned]))
     assert text.count("c: 2.00  (tvm fft, cudnn gemm;") == 2
-    assert "\ntuned" not in "\n".join(words.ratios([site, replace(tuned, rows=())]))
+    for rows in ((), (row("tvm", "gemm", None), row("cudnn", "gemm", 2.0))):
+        assert "\ntuned" not in "\n".join(words.ratios([site, replace(tuned, rows=rows)]))

@@ -90,7 +90,8 @@ def _milliseconds(seconds: float | None) -> str:
 def ratios(found: Sequence[Found]) -> Iterator[str]:
     """What there is to compare: each site with cuDNN, whole networks with others, GEMM with the GPU's peak."""
     sites = {one.facts["site"]: one.rows for one in found if "site" in one.facts and not one.facts.get("tuned")}
-    tuned = {one.facts["site"]: one.rows for one in found if one.facts.get("tuned") and one.rows}
+    again = {one.facts["site"]: one.rows for one in found if one.facts.get("tuned")}
+    tuned = {name: rows for name, rows in again.items() if _best(rows, "tvm")}
     yield from _of_sites("untuned", sites)
     if any(name in tuned for name in sites):
         what = f"tuned at {', '.join(tuned)}"
