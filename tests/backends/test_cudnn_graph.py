@@ -151,20 +151,16 @@ def test_an_engine_that_was_timed_without_a_gate_says_so(fake, model, monkeypatc
         executable.close()
 
 
-def test_no_more_than_so_many_are_measured(fake, model, monkeypatch):
-    monkeypatch.setattr(cudnn_graph_convolution, "MOST", 1)
-    executable = compiled(model, FASTEST)
-    assert {key for key, row in table(executable).items() if row["seconds"]} == {(5, "k2=0")}
-    assert table(executable)[0,]["refused"] == "left out: 1 others were measured"
-    executable.close()
-
-
-def test_a_search_that_takes_long_ends_with_what_it_has(fake, model, monkeypatch):
+@pytest.mark.parametrize(
+    ("limit", "value", "words"),
+    [("MOST", 1, "1 others were measured"), ("WITHIN", 0.0, "0 s went into the 1 before")],
+)
+def test_a_search_ends_after_so_many_and_after_so_long(fake, model, monkeypatch, limit, value, words):
     """Not before one has run, however long that took."""
-    monkeypatch.setattr(cudnn_graph_convolution, "WITHIN", 0.0)
+    monkeypatch.setattr(cudnn_graph_convolution, limit, value)
     executable = compiled(model, FASTEST)
     assert {key for key, row in table(executable).items() if row["seconds"]} == {(5, "k2=0")}
-    assert table(executable)[0,]["refused"] == "left out: 0 s went into the 1 before"
+    assert table(executable)[0,]["refused"] == f"left out: {words}"
     executable.close()
 
 

@@ -98,6 +98,21 @@ def test_a_step_whose_rows_broke_is_tried_again_after_those_that_had_no_turn(gpu
     assert states(found) == {"broke": DONE, "cut": CUT, "other": DONE}
 
 
+def test_what_needs_a_step_that_was_cut_off_does_not_come_before_it(gpu, monkeypatch, tmp_path, settings):
+    ran = []
+
+    def run(place, limit):
+        ran.append(place.name)
+        return (), {}
+
+    made = [Step("tuning", 0.5, run), Step("tuned", 0.4, run, after="tuning"), Step("other", 0.1, run)]
+    monkeypatch.setattr(steps, "steps", lambda settings, progress: iter(made))
+    for name, state in (("tuning", CUT), ("tuned", SKIPPED), ("other", SKIPPED)):
+        Journal(tmp_path).write(Found(name, state))
+    checked(settings(minutes=10), tmp_path)
+    assert ran == ["other", "tuning", "tuned"]
+
+
 @pytest.mark.parametrize("outcome", [Outcome.UNAVAILABLE, Outcome.UNSUPPORTED, Outcome.MISMATCH])
 def test_a_step_without_a_time_is_not_done(gpu, monkeypatch, tmp_path, settings, outcome):
     only(monkeypatch, none=lambda place, limit: (timed(outcome, outcome), {}))

@@ -42,6 +42,7 @@ def test_steps_come_by_their_worth(settings, plugins):
         *("named lowerings batch 1", "network batch 16"),
     ]
     assert made[0].least == roofs.LIMIT
+    assert [s.name for s in made if s.after == "tuning"] == [s.name for s in made if s.name.startswith("tuned")]
     assert sum(s.share for s in made) == pytest.approx(1)
     one = list(steps.steps(settings(batches=(4,)), print))
     names = ["best batch 4", "tuned site conv2 batch 4", "named lowerings batch 4"]

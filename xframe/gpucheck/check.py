@@ -28,7 +28,8 @@ def check(settings: Settings, journal: Journal, progress: Progress) -> list[Foun
 
     Each step has its share of the time that is left, so that what others did not need is shared out. A step that runs
     out of its time, or is interrupted, keeps the rows that it has. Those that an earlier run did not come to have their
-    turn before those that it did not finish. Without a GPU all steps but the first are skipped, and say why.
+    turn before those that it did not finish, and before what needs these. Without a GPU all steps but the first are
+    skipped, and say why.
 
     Raises
     ------
@@ -46,7 +47,8 @@ def check(settings: Settings, journal: Journal, progress: Progress) -> list[Foun
     if not (why and before and before.facts.get("gpus")):  # what is kept is of the machine that the rows are of
         journal.write(found)
     todo = [(step, before) for step in made if (before := journal.known(step.name)) is None or before.state != DONE]
-    todo.sort(key=lambda one: bool(one[1] and one[1].state != SKIPPED))
+    again = {step.name for step, before in todo if before and before.state != SKIPPED}
+    todo.sort(key=lambda one: not again.isdisjoint((one[0].name, one[0].after)))
     ahead = sum(step.share for step, _ in todo)
     for step, before in todo:
         left, share = deadline - time.monotonic(), step.share / ahead

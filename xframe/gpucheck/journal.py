@@ -32,9 +32,9 @@ class Found:
 class Journal:
     """The folder of a check, and the names of its ``steps`` in their order. What is done there is not done again."""
 
-    def __init__(self, folder: Path, steps: Sequence[str] = ()):
+    def __init__(self, folder: Path):
         self.folder = folder
-        self.steps = steps
+        self.steps: Sequence[str] = ()
 
     def place(self, step: str) -> Path:
         """Where a step may put files."""

@@ -56,7 +56,8 @@ class Step:
     """``run``, given its folder and the seconds that it should take, measures something.
 
     ``share``: its part of the time, of all shares of what is still to be done. ``facts``: what its rows are of, which
-    is told of a step that was cut off, too. ``least``: seconds that it has at least, or it is not begun.
+    is told of a step that was cut off, too. ``least``: seconds that it has at least, or it is not begun. ``after``: the
+    step whose result it needs, if it needs one.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Step:
     run: Callable[[Path, float], Result]
     facts: Mapping[str, Any] = field(default_factory=dict)
     least: float = LEAST
+    after: str = ""
 
 
 def convolutions(settings: Settings) -> list[str]:

@@ -70,7 +70,7 @@ def tuned(settings: Settings, batch: int, share: float, progress: Progress) -> I
             return compared(request(settings, str(path), limit, **told), place, progress).measurements, {}
 
         facts = {"site": name, "batch": batch, "tuned": True}
-        yield Step(f"tuned {site_step(name, batch)}", share / len(layers), run, facts)
+        yield Step(f"tuned {site_step(name, batch)}", share / len(layers), run, facts, after=TUNING)
 
 
 def _recorded(path: Path, logs: Path, device: str) -> tuple[str, ...]:
